@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# demo.sh ARGS...: builds quorate and runs `quorate demo ARGS...` with a real etcd.
+# Everything but the demo's own output goes to stderr, so that `make demo ARGS="--once -o json"` can be read by a program.
+# shellcheck source=e2e/stack/lib.sh
+source "$(dirname "$0")/lib.sh"
+
+"$stack/setup.sh" build >&2
+etcd=$("$stack/etcd.sh" 3.6)
+cd "$root"
+say "demo: building quorate"
+cargo build -p quorate --bin quorate >&2
+target=$(target_dir)
+QUORATE_ETCD_DIR=$etcd exec "$target/debug/quorate" demo "$@"
