@@ -1,0 +1,9 @@
+//! What agent and member share: identity, mTLS, transport, the etcd client and telemetry.
+//!
+//! One folder per adapter, each with its own `Error`. Nothing here decides anything: no loop over federations, no
+//! membership rule. Site names are `&str` and member ids `u64`, as etcd and the certificates have them.
+
+pub mod clock;
+pub mod durable;
+pub mod identity;
+pub mod lock;
