@@ -1,5 +1,4 @@
 # The front door: `make` prints what there is. Each target says what it needs and installs it (e2e/stack/setup.sh).
-MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-core sim bench-plan lint fmt gen check-gen etcd clean
 
