@@ -4,6 +4,10 @@
 //! membership rule. Site names are `&str` and member ids `u64`, as etcd and the certificates have them.
 
 pub mod clock;
+pub mod drain;
 pub mod durable;
 pub mod identity;
 pub mod lock;
+pub mod pki;
+pub mod tls;
+pub mod transport;

@@ -1,0 +1,1 @@
+//! Real things: harness, end-to-end tests and benchmarks.

@@ -1,0 +1,1 @@
+//! The agent of one site: ports, adapters and the loops.

@@ -1,0 +1,330 @@
+//! The one-vote-per-site agreement that lets exactly one seed start a new etcd (safety.md section 7, rule I7).
+//!
+//! Level-triggered: each agent looks at its own record and at what it heard of the others, and does the one thing
+//! that is missing. Votes are durable and final, so hearing of one through gossip is as good as the reply itself.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::federation::layout::Layout;
+use crate::federation::member::{Incarnation, IncarnationState};
+use crate::federation::observed::{Heard, Seeded, SiteObservation};
+use crate::federation::spec::Spec;
+use crate::id::{Digest, Epoch, Generation, SiteName, Slot, Uid};
+use crate::intent::record::{Activated, Record};
+use crate::reason::{Code, Reason};
+
+/// What the sites agree on. Never changed: a different one needs a higher epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ballot {
+    /// Minted by the coordinator, unless a site was bound before.
+    pub uid: Uid,
+    /// The epoch that it starts.
+    pub epoch: Epoch,
+    /// Digest of the spec.
+    pub spec_digest: Digest,
+    /// The spec itself; it becomes the first effective one.
+    pub spec: Arc<Spec>,
+    /// Sites that must vote, sorted.
+    pub sites: Vec<SiteName>,
+    /// Sites excused by name; they cannot vote in this epoch.
+    pub skipped: Vec<SiteName>,
+    /// Where the new etcd is born.
+    pub seed: Slot,
+}
+
+impl Ballot {
+    /// Identity of the ballot.
+    pub fn digest(&self) -> Digest {
+        Digest::of(&serde_json::to_vec(self).unwrap_or_default())
+    }
+}
+
+/// The next thing that an agent does for the birth of a federation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BallotMove {
+    /// Coordinator: persist this ballot with the own vote. The uid is a fresh one unless a site was bound.
+    Mint {
+        /// A uid that a site is bound to; none = mint a fresh one.
+        uid: Option<Uid>,
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// Coordinator: ask these sites for their votes.
+    AskVotes(Arc<Ballot>, Vec<SiteName>),
+    /// The seed's agent: the grant is complete; persist `Seeding` and let the seed start.
+    Seed(Arc<Ballot>),
+    /// Everybody who voted: the cluster was born; persist that.
+    Learn(Seeded),
+    /// A site that was excused from the vote, or came later under the same spec: bind to the running federation.
+    Join(Joining),
+    /// Nothing to do but wait or refuse.
+    Wait(Reason),
+    /// The birth is over.
+    Done,
+}
+
+/// The running federation that a fresh site binds to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joining {
+    /// Its uid.
+    pub uid: Uid,
+    /// Its birth.
+    pub seeded: Seeded,
+    /// The effective generation, whose digest is the one of the own CR.
+    pub generation: Generation,
+}
+
+/// What an agent looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation<'a> {
+    /// The own site.
+    pub me: &'a SiteName,
+    /// The spec of the own CR, with its digest and layout.
+    pub spec: &'a Arc<Spec>,
+    /// Digest of that spec.
+    pub digest: Digest,
+    /// Layout of that spec.
+    pub layout: &'a Layout,
+    /// The own record.
+    pub record: &'a Record,
+    /// What was heard of the other sites.
+    pub heard: &'a [(SiteName, Heard)],
+}
+
+impl Situation<'_> {
+    fn observation(&self, site: &SiteName) -> Option<&SiteObservation> {
+        self.heard.iter().find(|(name, _)| name == site).map(|(_, heard)| heard.observation.as_ref())
+    }
+
+    fn voting_sites(&self) -> Vec<SiteName> {
+        let mut sites: Vec<_> = self.spec.sites().filter(|s| !self.spec.skipped().contains(s)).cloned().collect();
+        sites.sort();
+        sites
+    }
+}
+
+/// Milliseconds after which a silent site counts as not heard during a ballot; the same 5 s as `alive`.
+const HEARD_MS: u64 = 5_000;
+
+/// Decides the next move. Pure and total.
+pub fn next(s: Situation<'_>) -> BallotMove {
+    if s.record.seeded.is_some_and(|seeded| seeded.epoch == s.record.epoch) {
+        return BallotMove::Done;
+    }
+    if let Some(seeded) = learned(s) {
+        return BallotMove::Learn(seeded);
+    }
+    if let Some(joining) = joinable(s) {
+        return BallotMove::Join(joining);
+    }
+    let sites = s.voting_sites();
+    for site in &sites {
+        if let Err(reason) = agrees(s, site) {
+            return BallotMove::Wait(reason);
+        }
+    }
+    match &s.record.vote {
+        Some(ballot) if current(s, ballot, &sites) => voted(s, ballot),
+        Some(_) | None => fresh(s, &sites),
+    }
+}
+
+/// The birth in our own epoch, told by a site that is bound to the same uid.
+fn learned(s: Situation<'_>) -> Option<Seeded> {
+    let uid = s.record.uid?;
+    let records = s.heard.iter().map(|(_, heard)| &heard.observation.record);
+    records.filter(|r| r.uid == Some(uid)).filter_map(|r| r.seeded).find(|seeded| seeded.epoch == s.record.epoch)
+}
+
+/// A running federation that holds our very spec, seen from a site that holds nothing.
+fn joinable(s: Situation<'_>) -> Option<Joining> {
+    if s.record.uid.is_some() || !s.record.incarnations.is_empty() {
+        return None;
+    }
+    let records = s.heard.iter().map(|(_, heard)| &heard.observation.record);
+    records
+        .filter(|r| r.effective == Some(s.digest))
+        .filter_map(|r| Some(Joining { uid: r.uid?, seeded: r.seeded?, generation: r.generation }))
+        .max_by_key(|joining| joining.seeded.epoch)
+}
+
+fn agrees(s: Situation<'_>, site: &SiteName) -> Result<(), Reason> {
+    if site == s.me {
+        return Ok(());
+    }
+    let heard = s.heard.iter().find(|(name, heard)| name == site && heard.age_ms < HEARD_MS);
+    let Some((_, heard)) = heard else { return Err(Reason::new(Code::WaitingForClusters).site(site)) };
+    let Some(digest) = heard.observation.spec else { return Err(Reason::new(Code::WaitingForClusters).site(site)) };
+    if digest != s.digest {
+        return Err(Reason::new(Code::SpecMismatch).site(site));
+    }
+    if heard.observation.record.missing {
+        return Err(Reason::new(Code::NoRecord).site(site));
+    }
+    match (heard.observation.record.uid, s.record.uid) {
+        (Some(theirs), Some(mine)) if theirs != mine => Err(Reason::new(Code::BallotConflict).site(site)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the ballot is still what the spec declares; else a higher epoch is needed.
+fn current(s: Situation<'_>, ballot: &Ballot, sites: &[SiteName]) -> bool {
+    ballot.spec_digest == s.digest && ballot.sites == sites && ballot.skipped == s.spec.skipped()
+}
+
+fn voted(s: Situation<'_>, ballot: &Arc<Ballot>) -> BallotMove {
+    let digest = ballot.digest();
+    let missing: Vec<SiteName> = ballot
+        .sites
+        .iter()
+        .filter(|site| *site != s.me)
+        .filter(|site| self_vote(s, site) != Some(digest))
+        .cloned()
+        .collect();
+    if missing.is_empty() && ballot.seed.site == *s.me {
+        return BallotMove::Seed(Arc::clone(ballot));
+    }
+    match missing.first() {
+        Some(_) if ballot.sites.first() == Some(s.me) => BallotMove::AskVotes(Arc::clone(ballot), missing),
+        Some(site) => BallotMove::Wait(Reason::new(Code::WaitingForClusters).site(site)),
+        None => BallotMove::Wait(Reason::new(Code::WaitingForClusters).site(&ballot.seed.site)),
+    }
+}
+
+fn self_vote(s: Situation<'_>, site: &SiteName) -> Option<Digest> {
+    s.observation(site)?.record.vote
+}
+
+fn fresh(s: Situation<'_>, sites: &[SiteName]) -> BallotMove {
+    let Some(coordinator) = sites.first() else { return BallotMove::Wait(Code::WaitingForClusters.into()) };
+    if coordinator != s.me {
+        return BallotMove::Wait(Reason::new(Code::WaitingForClusters).site(coordinator));
+    }
+    let records = || sites.iter().filter_map(|site| s.observation(site)).map(|o| o.record.as_ref());
+    let mut uids: Vec<Uid> = records().filter_map(|r| r.uid).chain(s.record.uid).collect();
+    uids.sort_unstable();
+    uids.dedup();
+    if uids.len() > 1 {
+        let other = sites.iter().find(|site| {
+            s.observation(site).and_then(|o| o.record.uid).is_some_and(|uid| Some(&uid) != uids.first())
+        });
+        return BallotMove::Wait(Reason::new(Code::BallotConflict).maybe_site(other));
+    }
+    let highest = records().map(|r| r.epoch).chain([s.record.epoch]).max().unwrap_or_default();
+    if let Err(reason) = clean(s.me, s.record) {
+        return BallotMove::Wait(reason);
+    }
+    BallotMove::Mint { uid: uids.first().copied(), epoch: highest.next() }
+}
+
+/// Makes the ballot that the coordinator persists together with its own vote.
+pub fn mint(s: Situation<'_>, uid: Uid, epoch: Epoch) -> Ballot {
+    Ballot {
+        uid,
+        epoch,
+        spec_digest: s.digest,
+        spec: Arc::clone(s.spec),
+        sites: s.voting_sites(),
+        skipped: s.spec.skipped().to_vec(),
+        seed: s.layout.seed.clone(),
+    }
+}
+
+/// A site votes for a birth only if nothing lives there: its own interrupted seeding aside (safety.md 7.3).
+fn clean(site: &SiteName, record: &Record) -> Result<(), Reason> {
+    let alive = |i: &Incarnation| {
+        !matches!(i.state, IncarnationState::Planned | IncarnationState::Removed | IncarnationState::Lost)
+            && !(i.seed && record.seeded.is_none())
+    };
+    if record.seeded.is_some() || record.incarnations.iter().any(alive) {
+        return Err(Reason::new(Code::VoteRefused).site(site));
+    }
+    Ok(())
+}
+
+/// What a voter checks beside its record.
+#[derive(Debug, Clone, Copy)]
+pub struct Voter<'a> {
+    /// The own site.
+    pub site: &'a SiteName,
+    /// Digest of the spec in the own CR; none without a CR.
+    pub digest: Option<Digest>,
+    /// No readable record although data exist.
+    pub record_missing: bool,
+    /// Data directories exist that no incarnation of the record explains.
+    pub foreign_data: bool,
+}
+
+/// Answers a request for a vote: the record to persist before saying yes, or why not. One vote per (uid, epoch), ever;
+/// the vote binds namespace and name to the uid.
+pub fn vote(record: &Record, ballot: &Arc<Ballot>, voter: Voter<'_>) -> Result<Record, Reason> {
+    let reason = |code: Code| Reason::new(code).site(voter.site);
+    if voter.record_missing {
+        return Err(reason(Code::NoRecord));
+    }
+    if !ballot.sites.contains(voter.site) {
+        return Err(reason(Code::VoteRefused));
+    }
+    if record.uid.is_some_and(|uid| uid != ballot.uid) {
+        return Err(reason(Code::BallotConflict));
+    }
+    if let Some(mine) = &record.vote {
+        if mine.as_ref() == ballot.as_ref() {
+            return Ok(record.clone());
+        }
+        if ballot.epoch <= mine.epoch {
+            return Err(reason(Code::BallotConflict).numbers(mine.epoch.0, ballot.epoch.0));
+        }
+    }
+    if ballot.epoch <= record.epoch {
+        return Err(reason(Code::WrongEpoch).numbers(record.epoch.0, ballot.epoch.0));
+    }
+    match voter.digest {
+        None => return Err(reason(Code::WaitingForClusters)),
+        Some(digest) if digest != ballot.spec_digest => return Err(reason(Code::SpecMismatch)),
+        Some(_) => {}
+    }
+    if voter.foreign_data {
+        return Err(reason(Code::VoteRefused));
+    }
+    clean(voter.site, record)?;
+    let mut next = record.clone();
+    next.uid = Some(ballot.uid);
+    next.epoch = ballot.epoch;
+    next.vote = Some(Arc::clone(ballot));
+    // An interrupted seeding of a lower epoch is fenced by this vote; its directory is archived before any start.
+    for incarnation in &mut next.incarnations {
+        if incarnation.epoch < ballot.epoch && incarnation.state < IncarnationState::Removed {
+            incarnation.state = IncarnationState::Removed;
+        }
+    }
+    Ok(next)
+}
+
+/// Takes note of the birth: the ballot's spec becomes the first effective one.
+pub fn learn(record: &Record, seeded: Seeded) -> Record {
+    let mut next = record.clone();
+    if record.epoch != seeded.epoch {
+        return next;
+    }
+    next.seeded = Some(seeded);
+    if let (None, Some(ballot)) = (&record.effective, &record.vote) {
+        let (digest, spec) = (ballot.spec_digest, Arc::clone(&ballot.spec));
+        next.effective = Some(Arc::new(Activated { generation: Generation(1), digest, spec }));
+    }
+    next
+}
+
+/// Binds a fresh site to a running federation under the spec of its own CR.
+pub fn join(record: &Record, joining: Joining, digest: Digest, spec: &Arc<Spec>) -> Record {
+    let mut next = record.clone();
+    next.uid = Some(joining.uid);
+    next.epoch = joining.seeded.epoch;
+    next.seeded = Some(joining.seeded);
+    let (generation, spec) = (joining.generation, Arc::clone(spec));
+    next.effective = Some(Arc::new(Activated { generation, digest, spec }));
+    next
+}

@@ -1,0 +1,8 @@
+//! What is wanted, what each agent saw, and the merge of both.
+
+pub mod layout;
+pub mod member;
+pub mod observed;
+pub mod spec;
+pub mod track;
+pub mod view;

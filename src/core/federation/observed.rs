@@ -1,0 +1,326 @@
+//! What one agent saw: of its own members, of its links, and of the raft leader if that is beside it.
+//! A failed look is data too: it shows as a missing value, never as an old one.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::federation::member::{IncarnationState, Process};
+use crate::id::{
+    ClusterId, Digest, Epoch, Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid,
+};
+use crate::intent::HeldIntent;
+
+/// One entry of etcd's member list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedMember {
+    /// The id.
+    pub id: MemberId,
+    /// Empty until the member has published it at its first start.
+    pub name: SmolStr,
+    /// The peer URL; with quorate there is exactly one, a foreign etcd may join several by commas.
+    pub peer_url: PeerUrl,
+    /// Whether it is a learner.
+    pub learner: bool,
+}
+
+/// A member list with its digest, cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<ListedMember>", into = "Vec<ListedMember>")]
+pub struct MemberList {
+    members: Arc<[ListedMember]>,
+    digest: Digest,
+}
+
+impl MemberList {
+    /// Sorts by id and computes the digest over id, peer URL and learner flag; the name appears only at the first
+    /// start and so is left out (networking.md 5).
+    pub fn new(mut members: Vec<ListedMember>) -> Self {
+        use sha2::Digest as _;
+        members.sort_by_key(|member| member.id);
+        let mut hash = sha2::Sha256::new();
+        for member in &members {
+            hash.update(member.id.0.to_be_bytes());
+            hash.update([u8::from(member.learner)]);
+            hash.update((member.peer_url.0.len() as u64).to_be_bytes());
+            hash.update(member.peer_url.0.as_bytes());
+        }
+        Self { members: members.into(), digest: Digest(hash.finalize().into()) }
+    }
+
+    /// The members by ascending id.
+    pub fn iter(&self) -> impl Iterator<Item = &ListedMember> {
+        self.members.iter()
+    }
+
+    /// The voters.
+    pub fn voters(&self) -> impl Iterator<Item = &ListedMember> {
+        self.iter().filter(|member| !member.learner)
+    }
+
+    /// The learners.
+    pub fn learners(&self) -> impl Iterator<Item = &ListedMember> {
+        self.iter().filter(|member| member.learner)
+    }
+
+    /// Finds a member by id.
+    pub fn get(&self, id: MemberId) -> Option<&ListedMember> {
+        self.iter().find(|member| member.id == id)
+    }
+
+    /// Finds a member by peer URL.
+    pub fn by_url(&self, url: &PeerUrl) -> Option<&ListedMember> {
+        self.iter().find(|member| member.peer_url == *url)
+    }
+
+    /// The digest that fences compare.
+    pub const fn digest(&self) -> Digest {
+        self.digest
+    }
+}
+
+impl From<Vec<ListedMember>> for MemberList {
+    fn from(members: Vec<ListedMember>) -> Self {
+        Self::new(members)
+    }
+}
+
+impl From<MemberList> for Vec<ListedMember> {
+    fn from(list: MemberList) -> Self {
+        list.members.to_vec()
+    }
+}
+
+/// A version of etcd; only major and minor decide anything.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Version {
+    /// Major.
+    pub major: u16,
+    /// Minor.
+    pub minor: u16,
+    /// Patch.
+    pub patch: u16,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// What a running member says of itself (Maintenance.Status and its local member list).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Cluster id of the answer's header.
+    pub cluster: ClusterId,
+    /// Member id of the answer's header.
+    pub member: MemberId,
+    /// The leader that it follows.
+    pub leader: Option<MemberId>,
+    /// Its raft term.
+    pub term: Term,
+    /// Its raft index.
+    pub index: Index,
+    /// Its applied index.
+    pub applied: Index,
+    /// Its revision.
+    pub revision: Revision,
+    /// Size of its database in bytes.
+    pub db_size: u64,
+    /// Its binary's version.
+    pub version: Version,
+    /// Whether it calls itself a learner.
+    pub learner: bool,
+    /// NOSPACE or CORRUPT is active (rule I13).
+    pub alarm: bool,
+    /// `Status.errors` names something that is not an alarm.
+    pub faulty: bool,
+    /// Digest of the list that it answers locally (serializable); rule I15 compares it with the leader's.
+    pub list: Option<Digest>,
+    /// `/readyz` is good.
+    pub ready: bool,
+    /// An administrator has enabled a downgrade (from 3.6).
+    pub downgrading: bool,
+}
+
+/// One of the agent's own members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalMember {
+    /// Its slot.
+    pub slot: Slot,
+    /// The life of its data directory.
+    pub incarnation: IncarnationId,
+    /// How far that life is, from the agent's durable record.
+    pub state: IncarnationState,
+    /// Its member id, once added.
+    pub member: Option<MemberId>,
+    /// Its peer URL.
+    pub peer_url: PeerUrl,
+    /// What its supervisor says of the process.
+    pub process: Process,
+    /// What etcd says of itself; none if it does not answer.
+    pub status: Option<Status>,
+    /// Its certificates are good for more than 24 h, or a quarter of their life if that is less (rule I9).
+    pub certificates_good: bool,
+}
+
+/// A slot that its agent is ready to fill: endpoints, certificates and volume are there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotOffer {
+    /// The slot.
+    pub slot: Slot,
+    /// The peer URL that the new member will have.
+    pub peer_url: PeerUrl,
+    /// The planned incarnation.
+    pub incarnation: IncarnationId,
+}
+
+/// One row of the connectivity matrix: what this agent's own probe of a member's peer port found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The member that was probed; TLS, member id and cluster id were checked.
+    pub member: MemberId,
+    /// Probes that failed in a row; 3 = down (safety.md 2.2).
+    pub misses: u32,
+    /// For how long it was good without a break, milliseconds.
+    pub good_ms: u64,
+    /// Round-trip time of the last good probe, microseconds.
+    pub rtt_us: u32,
+}
+
+impl Link {
+    /// Three misses in a row mean down; a link that was never good is down too.
+    pub const fn up(&self) -> bool {
+        self.misses < 3 && (self.good_ms > 0 || self.rtt_us > 0)
+    }
+}
+
+/// What the agent beside the raft leader knows, and nobody else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaderClaim {
+    /// The leading member: this agent's own.
+    pub member: MemberId,
+    /// The term in which the linearizable read succeeded.
+    pub term: Term,
+    /// The commit index that was read before the followers were asked.
+    pub commit: Index,
+    /// The linearizable member list.
+    pub list: MemberList,
+    /// Data comparisons with other members at one revision (rule I9).
+    pub checks: Vec<DataCheck>,
+}
+
+/// Result of comparing one member's data with the leader's at one revision and compact revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataCheck {
+    /// The member that was compared.
+    pub member: MemberId,
+    /// At which revision.
+    pub revision: Revision,
+    /// Whether HashKV was equal.
+    pub equal: bool,
+    /// The member was a voter when it was asked: after a promotion it is compared again (rule I9).
+    pub as_voter: bool,
+}
+
+/// What others must know of an agent's durable record.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordSummary {
+    /// The federation that this site is bound to.
+    pub uid: Option<Uid>,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The last intent that it acknowledged.
+    pub intent: Option<Arc<HeldIntent>>,
+    /// Digest of the ballot that it voted for in this epoch.
+    pub vote: Option<Digest>,
+    /// The cluster that was born in this epoch.
+    pub seeded: Option<Seeded>,
+    /// The effective spec.
+    pub generation: Generation,
+    /// Digest of the effective spec.
+    pub effective: Option<Digest>,
+    /// The record is missing or unreadable although members or votes exist here.
+    pub missing: bool,
+    /// A spec of a higher generation is held back by nothing but time: this site was removed (decisions.md 4).
+    pub retired: bool,
+}
+
+impl RecordSummary {
+    /// The highest number that the record holds.
+    pub fn seq(&self) -> crate::id::Seq {
+        self.intent.as_ref().map_or(crate::id::Seq(0), |held| held.intent.seq)
+    }
+}
+
+/// The birth of a cluster in one epoch (safety.md 7.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seeded {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The cluster id.
+    pub cluster: ClusterId,
+    /// The seed's member id.
+    pub member: MemberId,
+}
+
+/// Everything that one agent tells the others about one federation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteObservation {
+    /// The site that speaks.
+    pub site: SiteName,
+    /// Digest of the spec in its own CR; none if it has no CR.
+    pub spec: Option<Digest>,
+    /// Its durable record.
+    pub record: Arc<RecordSummary>,
+    /// Its own members.
+    pub members: Vec<LocalMember>,
+    /// Slots that it is ready to fill.
+    pub offers: Vec<SlotOffer>,
+    /// Its probes of all listed members.
+    pub links: Vec<Link>,
+    /// Only if its own member leads.
+    pub leader: Option<LeaderClaim>,
+    /// It wishes or runs a step, or misses a voter: everybody probes every second.
+    pub attention: bool,
+    /// Seconds since the newest verified backup that it knows of; none if no backups are configured.
+    pub backup_age_s: Option<u64>,
+    /// A restore or defragmentation runs here (rule I13).
+    pub maintenance: bool,
+    /// Data directories or incarnation records exist here: such a site does not vote for a new cluster.
+    pub has_data: bool,
+}
+
+impl SiteObservation {
+    /// An observation of a site that has seen nothing yet.
+    pub fn empty(site: SiteName) -> Self {
+        Self {
+            site,
+            spec: None,
+            record: Arc::default(),
+            members: Vec::new(),
+            offers: Vec::new(),
+            links: Vec::new(),
+            leader: None,
+            attention: false,
+            backup_age_s: None,
+            maintenance: false,
+            has_data: false,
+        }
+    }
+
+    /// The link row to a member.
+    pub fn link(&self, member: MemberId) -> Option<&Link> {
+        self.links.iter().find(|link| link.member == member)
+    }
+}
+
+/// An observation with its age, as the receiver counts it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heard {
+    /// What was said.
+    pub observation: Arc<SiteObservation>,
+    /// Milliseconds since it was true: local receive time on the monotonic clock plus the sample's age when sent.
+    pub age_ms: u64,
+}

@@ -1,0 +1,463 @@
+//! What one agent remembers over time, and the view that follows from it. Pure: the caller says what time it is,
+//! in milliseconds of its own monotonic clock (safety.md 2.4).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::federation::layout::default_zone;
+use crate::federation::member::{IncarnationState, Process};
+use crate::federation::observed::{LeaderClaim, Link, ListedMember, LocalMember, MemberList, SiteObservation, Status};
+use crate::federation::view::{HEARD_MS, LearnerTrack, Life, MAX_LAG, MemberView, SiteView, View, Wish};
+use crate::id::{ClusterId, Digest, Epoch, FederationKey, MemberId, PeerUrl, Seq, SiteName, Slot, Term};
+use crate::intent::HeldIntent;
+use crate::reason::Code;
+
+/// Window of rule I13 for unplanned leader changes.
+const LEADER_WINDOW_MS: u64 = 5 * 60 * 1000;
+
+/// How long a freed peer URL is remembered; rule I6 needs 1.1 s, the rest is for people who read the view.
+const FREED_MS: u64 = 10_000;
+
+struct Told {
+    observation: Arc<SiteObservation>,
+    /// Own clock, at which the sample was true.
+    true_at: u64,
+}
+
+struct Learner {
+    member: MemberId,
+    good_samples: u32,
+    first_good: u64,
+    last_good: u64,
+    last_sample: u64,
+    best_applied: u64,
+    progress_at: u64,
+}
+
+/// The memory of one agent for one federation.
+pub struct Tracker {
+    me: SiteName,
+    federation: FederationKey,
+    sites: BTreeMap<SiteName, Told>,
+    /// Highest (epoch, seq) that each site's record was seen at: a lower one later is a rolled-back record.
+    highest: BTreeMap<SiteName, (Epoch, Seq)>,
+    list: Option<MemberList>,
+    changed_at: Option<u64>,
+    quorum_at: Option<u64>,
+    leader: Option<(MemberId, Term)>,
+    leader_changes: Vec<u64>,
+    planned_move: Option<u64>,
+    learner: Option<Learner>,
+    freed: Vec<(PeerUrl, u64)>,
+    backing_off: Vec<(Slot, u64)>,
+    removed: Arc<BTreeSet<MemberId>>,
+    started_at: u64,
+}
+
+/// What the tracker is told beside observations.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// The own clock, ms.
+    pub now: u64,
+    /// The cluster that is ours, once born.
+    pub cluster: Option<ClusterId>,
+    /// Ids removed so far.
+    pub removed: &'a BTreeSet<MemberId>,
+    /// The wish, for slots and declared losses; none before birth.
+    pub wish: Option<&'a Wish>,
+    /// Sites that are expected, heard or not.
+    pub expected: &'a [SiteName],
+    /// 5 s + 2 x the worst round-trip time, ms (rule I13).
+    pub settle_ms: u64,
+}
+
+impl Tracker {
+    /// A memory that has seen nothing. A fresh agent counts as having seen a change just now: it cannot know better.
+    pub fn new(me: SiteName, federation: FederationKey, now: u64) -> Self {
+        Self {
+            me,
+            federation,
+            sites: BTreeMap::new(),
+            highest: BTreeMap::new(),
+            list: None,
+            changed_at: None,
+            quorum_at: None,
+            leader: None,
+            leader_changes: Vec::new(),
+            planned_move: None,
+            learner: None,
+            freed: Vec::new(),
+            backing_off: Vec::new(),
+            removed: Arc::default(),
+            started_at: now,
+        }
+    }
+
+    /// Takes note of an observation that was true `age_ms` ago.
+    pub fn hear(&mut self, observation: Arc<SiteObservation>, age_ms: u64, now: u64) {
+        let record = &observation.record;
+        let seen = (record.epoch, record.seq());
+        if !record.missing {
+            let highest = self.highest.entry(observation.site.clone()).or_default();
+            *highest = seen.max(*highest);
+        }
+        let true_at = now.saturating_sub(age_ms);
+        self.note_leader(&observation, now);
+        self.sites.insert(observation.site.clone(), Told { observation, true_at });
+    }
+
+    /// The last observation of a site is still true.
+    pub fn renew(&mut self, site: &SiteName, age_ms: u64, now: u64) {
+        if let Some(told) = self.sites.get_mut(site) {
+            told.true_at = told.true_at.max(now.saturating_sub(age_ms));
+        }
+    }
+
+    /// The last observation of a site.
+    pub fn observation(&self, site: &SiteName) -> Option<&Arc<SiteObservation>> {
+        self.sites.get(site).map(|told| &told.observation)
+    }
+
+    /// Highest (epoch, seq) that a site's record was ever seen at.
+    pub fn highest(&self, site: &SiteName) -> Option<(Epoch, Seq)> {
+        self.highest.get(site).copied()
+    }
+
+    /// The next leader change is ours and does not count as unplanned.
+    pub fn expect_leader_change(&mut self, now: u64) {
+        self.planned_move = Some(now);
+    }
+
+    /// A slot's learner was dropped: leave the slot alone for a while.
+    pub fn back_off(&mut self, slot: Slot, until: u64) {
+        self.backing_off.retain(|(s, _)| *s != slot);
+        self.backing_off.push((slot, until));
+    }
+
+    /// Everything heard, with ages, for the ballot and for the independent check.
+    pub fn heard(&self, now: u64) -> Vec<(SiteName, crate::federation::observed::Heard)> {
+        let age = |told: &Told| now.saturating_sub(told.true_at);
+        self.sites
+            .iter()
+            .map(|(site, told)| {
+                let observation = Arc::clone(&told.observation);
+                (site.clone(), crate::federation::observed::Heard { observation, age_ms: age(told) })
+            })
+            .collect()
+    }
+
+    fn note_leader(&mut self, observation: &SiteObservation, now: u64) {
+        let Some(claim) = &observation.leader else { return };
+        let newer = self.leader.is_none_or(|(_, term)| claim.term > term);
+        if !newer {
+            return;
+        }
+        let changed = self.leader.is_some_and(|(member, _)| member != claim.member);
+        let planned = self.planned_move.is_some_and(|at| now.saturating_sub(at) < 15_000);
+        if changed && !planned && !self.old_leader_gone(now) {
+            self.leader_changes.push(now);
+        }
+        self.planned_move = None;
+        self.leader = Some((claim.member, claim.term));
+    }
+
+    /// The old leader's process or site is known to be gone: its loss explains the change (decisions.md 4).
+    fn old_leader_gone(&self, now: u64) -> bool {
+        let Some((old, _)) = self.leader else { return true };
+        let Some(told) = self.sites.values().find(|told| told.observation.members.iter().any(|m| m.member == Some(old)))
+        else {
+            return true;
+        };
+        // The site fell silent, or its supervisor says that etcd is not running.
+        let silent = now.saturating_sub(told.true_at) >= 2_500;
+        let running =
+            told.observation.members.iter().any(|m| m.member == Some(old) && m.process == Process::Running && m.status.is_some());
+        silent || !running
+    }
+
+    /// Merges everything into the view.
+    pub fn view(&mut self, frame: Frame<'_>) -> View {
+        let now = frame.now;
+        let claim = self.newest_claim(frame);
+        let (list, own_leads) = match &claim {
+            Some((told, claim)) => (Some(claim.list.clone()), told.site == self.me),
+            None => (self.list.clone(), false),
+        };
+        self.note_list(claim.as_ref().map(|(_, c)| &c.list), now);
+        if let Some((told, _)) = &claim
+            && self.age(&told.site, now).is_some_and(|age| age < HEARD_MS)
+        {
+            self.quorum_at = Some(now.saturating_sub(self.age(&told.site, now).unwrap_or(0)));
+        }
+        let members = list.as_ref().map(|list| self.members(list, claim.as_ref(), frame)).unwrap_or_default();
+        self.note_learner(&members, now);
+        self.freed.retain(|(_, at)| now.saturating_sub(*at) < FREED_MS);
+        self.backing_off.retain(|(_, until)| *until > now);
+        self.leader_changes.retain(|at| now.saturating_sub(*at) < LEADER_WINDOW_MS);
+        if *self.removed != *frame.removed {
+            self.removed = Arc::new(frame.removed.clone());
+        }
+        View {
+            me: self.me.clone(),
+            sites: self.site_views(frame),
+            own_leads,
+            leader: claim.as_ref().map(|(_, c)| c.member),
+            term: claim.as_ref().map(|(_, c)| c.term).unwrap_or_default(),
+            commit: claim.as_ref().map(|(_, c)| c.commit).unwrap_or_default(),
+            checks: claim.as_ref().map(|(_, c)| c.checks.clone()).unwrap_or_default(),
+            members,
+            list,
+            learner: self.learner_track(now),
+            open: self.open_intent(frame),
+            since_change_ms: now.saturating_sub(self.changed_at.unwrap_or(self.started_at)),
+            settle_ms: frame.settle_ms,
+            no_quorum_ms: now.saturating_sub(self.quorum_at.unwrap_or(self.started_at)),
+            leader_changes: u32::try_from(self.leader_changes.len()).unwrap_or(u32::MAX),
+            freed: self.freed.iter().map(|(url, at)| (url.clone(), now.saturating_sub(*at))).collect(),
+            removed: Arc::clone(&self.removed),
+            backing_off: self.backing_off.iter().map(|(slot, until)| (slot.clone(), until.saturating_sub(now))).collect(),
+        }
+    }
+
+    fn age(&self, site: &SiteName, now: u64) -> Option<u64> {
+        self.sites.get(site).map(|told| now.saturating_sub(told.true_at))
+    }
+
+    /// The claim of the highest term among those that are fresh, for our cluster.
+    fn newest_claim(&self, frame: Frame<'_>) -> Option<(Arc<SiteObservation>, LeaderClaim)> {
+        let fresh = |told: &&Told| frame.now.saturating_sub(told.true_at) < HEARD_MS;
+        let ours = |o: &SiteObservation, claim: &LeaderClaim| {
+            let status = o.members.iter().find(|m| m.member == Some(claim.member)).and_then(|m| m.status.as_ref());
+            frame.cluster.is_none_or(|cluster| status.is_some_and(|s| s.cluster == cluster))
+        };
+        let claims = self.sites.values().filter(fresh).filter_map(|told| {
+            let claim = told.observation.leader.as_ref()?;
+            ours(&told.observation, claim).then_some((told, claim))
+        });
+        let (told, claim) = claims.max_by_key(|(_, claim)| claim.term)?;
+        Some((Arc::clone(&told.observation), claim.clone()))
+    }
+
+    fn note_list(&mut self, list: Option<&MemberList>, now: u64) {
+        let Some(list) = list else { return };
+        match &self.list {
+            Some(old) if old.digest() == list.digest() => {
+                if old != list {
+                    self.list = Some(list.clone()); // only a name appeared
+                }
+                return;
+            }
+            Some(old) => {
+                for member in old.iter().filter(|m| list.get(m.id).is_none()) {
+                    self.freed.push((member.peer_url.clone(), now));
+                }
+                self.changed_at = Some(now);
+            }
+            // The first list that a fresh agent sees: it cannot know when it changed, so it counts from its start.
+            // A list of one was just born or nothing else can have changed with it.
+            None if list.iter().count() > 1 => self.changed_at = Some(self.started_at.max(now.saturating_sub(5_000))),
+            None => self.changed_at = Some(0),
+        }
+        self.list = Some(list.clone());
+    }
+
+    fn members(
+        &self,
+        list: &MemberList,
+        claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
+        frame: Frame<'_>,
+    ) -> Vec<MemberView> {
+        list.iter().map(|listed| self.member(listed, claim, frame)).collect()
+    }
+
+    fn member(
+        &self,
+        listed: &ListedMember,
+        claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
+        frame: Frame<'_>,
+    ) -> MemberView {
+        let local = self
+            .sites
+            .values()
+            .find_map(|told| Some((told, told.observation.members.iter().find(|m| m.member == Some(listed.id))?)));
+        let fresh = local.filter(|(told, _)| frame.now.saturating_sub(told.true_at) < HEARD_MS).map(|(_, m)| m);
+        let status = fresh.and_then(|m| m.status.as_ref());
+        let lag = match (claim, status) {
+            (Some((_, claim)), Some(status)) => Some(claim.commit.0.saturating_sub(status.applied.0)),
+            _ => None,
+        };
+        let linked_ms = self.linked_ms(listed.id, claim, frame.now);
+        MemberView {
+            id: listed.id,
+            peer_url: listed.peer_url.clone(),
+            slot: self.slot(listed, local.map(|(_, m)| m), frame.wish),
+            learner: listed.learner,
+            named: !listed.name.is_empty(),
+            life: Self::life(listed.id, local.map(|(_, m)| m), fresh, claim, linked_ms, lag, frame),
+            lag,
+            list: status.and_then(|s| s.list),
+            says_learner: status.map(|s| s.learner),
+            ready: status.is_some_and(|s| s.ready),
+            alarm: status.is_some_and(|s| s.alarm),
+            downgrading: status.is_some_and(|s| s.downgrading),
+            version: status.map(|s| s.version),
+            certificates_good: fresh.is_some_and(|m| m.certificates_good),
+            incarnation: local.map(|(_, m)| m.incarnation),
+            linked_ms,
+        }
+    }
+
+    /// For how long the leader's site and the member's site have reached each other's member, both ways.
+    fn linked_ms(&self, id: MemberId, claim: Option<&(Arc<SiteObservation>, LeaderClaim)>, now: u64) -> u64 {
+        let Some((from, claim)) = claim else { return 0 };
+        let Some(told) = self.sites.values().find(|t| t.observation.members.iter().any(|m| m.member == Some(id))) else {
+            return 0;
+        };
+        if now.saturating_sub(told.true_at) >= HEARD_MS {
+            return 0;
+        }
+        let good = |link: Option<&Link>| link.filter(|l| l.up()).map_or(0, |l| l.good_ms.max(1));
+        let there = good(from.link(id));
+        if claim.member == id {
+            return there.max(1);
+        }
+        there.min(good(told.observation.link(claim.member)))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; each is one input of the definition of alive")]
+    fn life(
+        id: MemberId,
+        local: Option<&LocalMember>,
+        fresh: Option<&LocalMember>,
+        claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
+        linked_ms: u64,
+        lag: Option<u64>,
+        frame: Frame<'_>,
+    ) -> Life {
+        if frame.wish.is_some_and(|wish| wish.lost_members.contains(&id)) {
+            return Life::DeadDeclared;
+        }
+        // An attestation is durable, so it holds however old it is.
+        if local.is_some_and(|m| m.state == IncarnationState::Lost) {
+            return Life::DeadAttested;
+        }
+        let Some(member) = fresh else { return Life::Unknown(Code::PeerUnreachable) };
+        let Some(status) = &member.status else { return Life::Unknown(Code::Starting) };
+        let Some((_, claim)) = claim else { return Life::Unknown(Code::QuorumLost) };
+        if !Self::follows(status, claim, frame.cluster) || status.faulty {
+            return Life::Unknown(Code::Starting);
+        }
+        if linked_ms == 0 {
+            return Life::Unknown(Code::LearnerUnreachable);
+        }
+        if lag.is_none_or(|lag| lag > MAX_LAG) {
+            return Life::Unknown(Code::LearnerLagging);
+        }
+        Life::Alive
+    }
+
+    fn follows(status: &Status, claim: &LeaderClaim, cluster: Option<ClusterId>) -> bool {
+        cluster.is_none_or(|c| c == status.cluster) && status.leader == Some(claim.member) && status.term == claim.term
+    }
+
+    fn slot(&self, listed: &ListedMember, local: Option<&LocalMember>, wish: Option<&Wish>) -> Option<Slot> {
+        if let Some(local) = local {
+            return Some(local.slot.clone());
+        }
+        let (site, ordinal) = listed.peer_url.slot(&self.federation.name)?;
+        let wished = wish.and_then(|w| w.slots.iter().find(|s| s.site == site && s.ordinal == ordinal));
+        Some(wished.cloned().unwrap_or_else(|| Slot { site, ordinal, zone: default_zone() }))
+    }
+
+    fn note_learner(&mut self, members: &[MemberView], now: u64) {
+        let Some(member) = members.iter().find(|m| m.learner) else {
+            self.learner = None;
+            return;
+        };
+        let applied = self.applied(member.id).unwrap_or(0);
+        let sample = self.sample_time(member.id);
+        let fresh = Learner {
+            member: member.id,
+            good_samples: 0,
+            first_good: now,
+            last_good: now,
+            last_sample: 0,
+            best_applied: applied,
+            progress_at: now,
+        };
+        let track = match self.learner.take() {
+            Some(track) if track.member == member.id => track,
+            _ => fresh,
+        };
+        let mut track = track;
+        if applied > track.best_applied || member.life.alive() {
+            track.best_applied = applied.max(track.best_applied);
+            track.progress_at = now;
+        }
+        if !member.life.alive() {
+            track.good_samples = 0;
+        } else if sample > track.last_sample {
+            if track.good_samples == 0 {
+                track.first_good = sample;
+            }
+            track.good_samples += 1;
+            track.last_good = sample;
+        }
+        track.last_sample = track.last_sample.max(sample);
+        self.learner = Some(track);
+    }
+
+    fn applied(&self, id: MemberId) -> Option<u64> {
+        let member = self.sites.values().find_map(|t| t.observation.members.iter().find(|m| m.member == Some(id)))?;
+        member.status.as_ref().map(|s| s.applied.0)
+    }
+
+    fn sample_time(&self, id: MemberId) -> u64 {
+        let told = self.sites.values().find(|t| t.observation.members.iter().any(|m| m.member == Some(id)));
+        told.map_or(0, |t| t.true_at)
+    }
+
+    fn learner_track(&self, now: u64) -> Option<LearnerTrack> {
+        self.learner.as_ref().map(|track| LearnerTrack {
+            member: track.member,
+            good_samples: track.good_samples,
+            good_ms: track.last_good.saturating_sub(track.first_good),
+            stalled_ms: now.saturating_sub(track.progress_at),
+        })
+    }
+
+    fn open_intent(&self, frame: Frame<'_>) -> Option<(SiteName, Arc<HeldIntent>)> {
+        let epoch = self.sites.get(&self.me).map(|told| told.observation.record.epoch);
+        let held = |told: &'_ Told| -> Option<(SiteName, Arc<HeldIntent>)> {
+            let held = told.observation.record.intent.as_ref()?;
+            let current = epoch.is_none_or(|epoch| held.intent.epoch == epoch);
+            (held.open() && current).then(|| (told.observation.site.clone(), Arc::clone(held)))
+        };
+        let _ = frame;
+        self.sites.values().filter_map(held).max_by_key(|(_, held)| held.intent.seq)
+    }
+
+    fn site_views(&self, frame: Frame<'_>) -> Vec<SiteView> {
+        let mut views: Vec<SiteView> = self
+            .sites
+            .iter()
+            .map(|(name, told)| SiteView {
+                name: name.clone(),
+                age_ms: Some(frame.now.saturating_sub(told.true_at)),
+                observation: Some(Arc::clone(&told.observation)),
+            })
+            .collect();
+        for site in frame.expected {
+            if !self.sites.contains_key(site) {
+                views.push(SiteView { name: site.clone(), age_ms: None, observation: None });
+            }
+        }
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    /// Digest of the newest list, for adapters that must know whether it changed.
+    pub fn list_digest(&self) -> Option<Digest> {
+        self.list.as_ref().map(MemberList::digest)
+    }
+}

@@ -1,0 +1,229 @@
+//! The durable record of one agent for one federation, and how it answers proposals (safety.md section 4).
+//!
+//! Every function here returns the record as it must be persisted *before* the answer is given.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ballot::Ballot;
+use crate::federation::member::Incarnation;
+use crate::federation::observed::{RecordSummary, Seeded};
+use crate::federation::spec::{Override, Spec};
+use crate::id::{Digest, Epoch, FederationKey, Generation, MemberId, Seq, SiteName, Uid};
+use crate::intent::{HeldIntent, Intent, IntentKind, IntentState, Resolution};
+use crate::reason::{Code, Reason};
+
+/// A spec that became effective, with its bytes: every step works on it, whatever the CR says now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Activated {
+    /// Counter: previous + 1 (decisions.md 1).
+    pub generation: Generation,
+    /// Digest of the spec.
+    pub digest: Digest,
+    /// The spec.
+    pub spec: Arc<Spec>,
+}
+
+/// What an agent must never forget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Namespace and name; the vote binds them to the uid.
+    pub federation: FederationKey,
+    /// The federation's uid, once bound.
+    pub uid: Option<Uid>,
+    /// The highest epoch seen.
+    pub epoch: Epoch,
+    /// The ballot that this site voted for in that epoch.
+    pub vote: Option<Arc<Ballot>>,
+    /// The cluster born in that epoch, once known.
+    pub seeded: Option<Seeded>,
+    /// The last intent acknowledged.
+    pub intent: Option<Arc<HeldIntent>>,
+    /// The effective spec.
+    pub effective: Option<Arc<Activated>>,
+    /// Member ids that were removed; they never come back (rule I6).
+    pub removed: BTreeSet<MemberId>,
+    /// The lives of this site's data directories, newest last.
+    pub incarnations: Vec<Incarnation>,
+    /// This site was removed from the federation by the activation of this generation (decisions.md 4).
+    #[serde(default)]
+    pub retired: Option<Generation>,
+}
+
+/// What an agent knows beside its record when it answers a proposal.
+#[derive(Debug, Clone, Copy)]
+pub struct Witness<'a> {
+    /// The own site.
+    pub site: &'a SiteName,
+    /// No readable record, although members or votes exist here.
+    pub record_missing: bool,
+    /// The exception that the own CR holds.
+    pub exception: Option<&'a Override>,
+    /// The member ids that the own CR declares lost.
+    pub lost_members: &'a [MemberId],
+}
+
+impl Record {
+    /// The record of an agent that has seen nothing.
+    pub fn new(federation: FederationKey) -> Self {
+        Self {
+            federation,
+            uid: None,
+            epoch: Epoch(0),
+            vote: None,
+            seeded: None,
+            intent: None,
+            effective: None,
+            removed: BTreeSet::new(),
+            incarnations: Vec::new(),
+            retired: None,
+        }
+    }
+
+    /// The highest number held.
+    pub fn seq(&self) -> Seq {
+        self.intent.as_ref().map_or(Seq(0), |held| held.intent.seq)
+    }
+
+    /// What others must know.
+    pub fn summary(&self) -> RecordSummary {
+        RecordSummary {
+            uid: self.uid,
+            epoch: self.epoch,
+            intent: self.intent.clone(),
+            vote: self.vote.as_ref().map(|ballot| ballot.digest()),
+            seeded: self.seeded,
+            generation: self.effective.as_ref().map_or(Generation(0), |e| e.generation),
+            effective: self.effective.as_ref().map(|e| e.digest),
+            missing: false,
+            retired: self.retired.is_some(),
+        }
+    }
+
+    /// Answers a proposal: the record to persist before acknowledging, or why not (safety.md 4, rule I18).
+    pub fn propose(&self, intent: &Arc<Intent>, witness: Witness<'_>) -> Result<Self, Reason> {
+        let reason = |code: Code| Reason::new(code).site(witness.site);
+        if witness.record_missing {
+            return Err(reason(Code::NoRecord));
+        }
+        if !self.bound_to(intent) {
+            return Err(reason(Code::WrongEpoch).numbers(self.epoch.0, intent.epoch.0));
+        }
+        if intent.exception.is_some() && intent.exception.as_ref() != witness.exception {
+            return Err(reason(Code::SpecDrift));
+        }
+        if intent.lost_members.iter().any(|id| !witness.lost_members.contains(id)) {
+            return Err(reason(Code::SpecDrift));
+        }
+        let mine = self.seq();
+        if intent.seq < mine {
+            return Err(reason(Code::Stale).numbers(mine.0, intent.seq.0));
+        }
+        if let Some(held) = &self.intent {
+            if intent.seq == mine && (held.intent.op != intent.op || !held.open()) {
+                return Err(reason(Code::IntentConflict).numbers(mine.0, intent.seq.0));
+            }
+            let same = held.intent.op == intent.op;
+            let closes = intent.closes_ops.contains(&held.intent.op) && intent.closes.contains(&held.intent.seq);
+            if held.open() && !same && !closes {
+                return Err(reason(Code::IntentUnresolved).numbers(mine.0, intent.seq.0));
+            }
+        }
+        // The flag belongs to the operation: what was sent under an earlier number of the same op may still arrive.
+        let sent_by_me = self.intent.as_ref().is_some_and(|held| held.intent.op == intent.op && held.sent_by_me);
+        let mut next = self.clone();
+        next.uid = Some(intent.uid);
+        next.epoch = intent.epoch;
+        next.intent =
+            Some(Arc::new(HeldIntent { intent: Arc::clone(intent), state: IntentState::Open, sent_by_me }));
+        Ok(next)
+    }
+
+    /// A site that never voted and has no data may be bound by the activation that brings it in.
+    fn bound_to(&self, intent: &Intent) -> bool {
+        match self.uid {
+            Some(uid) => uid == intent.uid && self.epoch == intent.epoch,
+            None => matches!(intent.kind, IntentKind::ActivateSpec { .. }) && self.incarnations.is_empty(),
+        }
+    }
+
+    /// The record with `sent_by_me` set or cleared; `None` if it holds another number.
+    pub fn mark_sent(&self, seq: Seq, sent: bool) -> Option<Self> {
+        let held = self.intent.as_ref().filter(|held| held.intent.seq == seq && held.open())?;
+        let mut next = self.clone();
+        next.intent = Some(Arc::new(HeldIntent { sent_by_me: sent, ..held.as_ref().clone() }));
+        Some(next)
+    }
+
+    /// Takes note of how an intent ended. Idempotent; an old message changes nothing that a newer one said.
+    pub fn resolve(&self, resolution: &Resolution) -> Self {
+        let mut next = self.clone();
+        if self.uid.is_some_and(|uid| uid != resolution.uid) || self.epoch > resolution.epoch {
+            return next;
+        }
+        if self.uid.is_none() && !self.bound_to(&resolution.intent) {
+            return next;
+        }
+        next.uid = Some(resolution.uid);
+        next.epoch = resolution.epoch;
+        let take = match &self.intent {
+            None => true,
+            Some(held) => {
+                let mine = held.intent.seq;
+                let same = held.intent.op == resolution.op;
+                let covered = resolution.closed.contains(&held.intent.op);
+                let overtaken = resolution.state == IntentState::Applied || !held.open();
+                resolution.seq >= mine && (same || covered || overtaken)
+            }
+        };
+        if take {
+            let sent_by_me = false;
+            let (intent, state) = (Arc::clone(&resolution.intent), resolution.state);
+            next.intent = Some(Arc::new(HeldIntent { intent, state, sent_by_me }));
+        }
+        if resolution.state == IntentState::Applied {
+            next.take_effect(&resolution.intent);
+        }
+        next
+    }
+
+    fn take_effect(&mut self, intent: &Intent) {
+        match &intent.kind {
+            IntentKind::Remove { member, .. } => {
+                self.removed.insert(*member);
+            }
+            IntentKind::ActivateSpec { generation, digest } => {
+                let newer = self.effective.as_ref().is_none_or(|now| now.generation < *generation);
+                if let (true, Some(spec)) = (newer, &intent.spec) {
+                    let (generation, digest, spec) = (*generation, *digest, Arc::clone(spec));
+                    self.effective = Some(Arc::new(Activated { generation, digest, spec }));
+                }
+            }
+            IntentKind::AddLearner { .. }
+            | IntentKind::Promote { .. }
+            | IntentKind::UpdateUrl { .. }
+            | IntentKind::Void { .. } => {}
+        }
+    }
+
+    /// Rebuilds what a lost record must hold from the records of others (safety.md 4, "Record lost"): the caller has
+    /// checked that records of more than n − q(n) voters' agents came and that one request timeout is over.
+    /// Incarnations are not recovered here: they come from the files beside running members, or the slot is lost.
+    pub fn recover(federation: FederationKey, others: &[Self]) -> Option<Self> {
+        let best = others.iter().max_by_key(|r| (r.epoch, r.effective.as_ref().map(|e| e.generation)))?;
+        let mut next = Self::new(federation);
+        next.uid = best.uid;
+        next.epoch = best.epoch;
+        next.seeded = best.seeded;
+        next.effective.clone_from(&best.effective);
+        let same_epoch = || others.iter().filter(|r| r.epoch == best.epoch && r.uid == best.uid);
+        next.removed = same_epoch().flat_map(|r| r.removed.iter().copied()).collect();
+        let highest = same_epoch().filter_map(|r| r.intent.as_ref()).max_by_key(|held| (held.intent.seq, held.open()));
+        next.intent = highest.map(|held| Arc::new(HeldIntent { sent_by_me: false, ..held.as_ref().clone() }));
+        Some(next)
+    }
+}

@@ -1,0 +1,18 @@
+//! The decisions of quorate: pure, without IO, clock, randomness or async.
+//!
+//! [`federation`] says what is wanted and what was seen, [`membership`] what may be done next and why not,
+//! [`ballot`], [`intent`] and [`executor`] how agents agree on doing it, [`identity`] whether a data directory may be
+//! started, [`node`] what a site does for its own members, [`condition`] what users are told.
+
+pub mod ballot;
+pub mod condition;
+pub mod executor;
+pub mod federation;
+pub mod id;
+pub mod identity;
+pub mod intent;
+pub mod membership;
+pub mod node;
+pub mod reason;
+#[cfg(feature = "sim")]
+pub mod sim;

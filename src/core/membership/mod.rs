@@ -1,0 +1,7 @@
+//! Membership: the arithmetic, one function per rule, the planner, and a checker that shares no code with them.
+
+pub mod check;
+pub mod plan;
+pub mod quorum;
+pub mod safety;
+pub mod step;

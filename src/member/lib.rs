@@ -1,0 +1,1 @@
+//! The supervisor of one etcd process: identity guard, process and member API.

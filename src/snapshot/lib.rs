@@ -1,0 +1,1 @@
+//! Readers of the files that etcd writes: without network, tokio or Kubernetes.
