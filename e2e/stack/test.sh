@@ -52,6 +52,7 @@ totals=$(sed $'s/\x1b\\[[0-9;]*m//g' "$log" | awk '
 read -r passed failed skipped seconds <<<"$totals"
 
 [[ $failed -eq 0 ]] || code=1
+[[ $code -eq 0 || $failed -gt 0 ]] || failed=1 # a runner that failed before any test did, at a compile error for one
 if [[ $# -eq 0 && $skipped -gt 0 ]]; then
   say "test: $skipped skipped, which counts as failed"
   code=1
