@@ -36,7 +36,9 @@ pub enum Error {
         expected: String,
     },
     /// A name that may not stand in an id.
-    #[error("{name:?} is not a valid {what}: lower-case letters, digits and hyphens, at most 63, beginning and ending with a letter or digit")]
+    #[error(
+        "{name:?} is not a valid {what}: lower-case letters, digits and hyphens, at most 63, beginning and ending with a letter or digit"
+    )]
     Name {
         /// The name as it was given.
         name: String,
@@ -77,7 +79,11 @@ impl Identity {
 
     /// The member in `slot` of the federation `uid` at `site`.
     pub fn member(uid: impl Into<String>, site: impl Into<String>, slot: impl Into<String>) -> Self {
-        Self::Member { uid: uid.into(), site: site.into(), slot: slot.into() }
+        Self::Member {
+            uid: uid.into(),
+            site: site.into(),
+            slot: slot.into(),
+        }
     }
 
     /// The prober of `site`.
@@ -105,11 +111,19 @@ impl Identity {
 
     /// Reads a URI of the given trust domain.
     pub fn parse(uri: &str, trust_domain: &str) -> Result<Self, Error> {
-        let bad = |reason| Error::Uri { uri: uri.to_owned(), reason };
-        let rest = uri.strip_prefix("spiffe://").ok_or_else(|| bad("it does not begin with spiffe://"))?;
+        let bad = |reason| Error::Uri {
+            uri: uri.to_owned(),
+            reason,
+        };
+        let rest = uri
+            .strip_prefix("spiffe://")
+            .ok_or_else(|| bad("it does not begin with spiffe://"))?;
         let (domain, path) = rest.split_once('/').ok_or_else(|| bad("it has no path"))?;
         if domain != trust_domain {
-            return Err(Error::TrustDomain { uri: uri.to_owned(), expected: trust_domain.to_owned() });
+            return Err(Error::TrustDomain {
+                uri: uri.to_owned(),
+                expected: trust_domain.to_owned(),
+            });
         }
         let parts: Vec<&str> = path.split('/').collect();
         if parts.iter().any(|part| !is_label(part)) {
@@ -119,14 +133,18 @@ impl Identity {
             ["quorate", "agent", site] => Ok(Self::agent(*site)),
             ["quorate", "member", uid, site, slot] => Ok(Self::member(*uid, *site, *slot)),
             ["quorate", "probe", site] => Ok(Self::probe(*site)),
-            _ => Err(bad("its path is none of agent/<site>, member/<uid>/<site>/<slot> and probe/<site>")),
+            _ => Err(bad(
+                "its path is none of agent/<site>, member/<uid>/<site>/<slot> and probe/<site>",
+            )),
         }
     }
 
     /// Reads the identity of a certificate in DER.
     pub fn from_certificate(der: &[u8], trust_domain: &str) -> Result<Self, Error> {
         let certificate = parse(der)?;
-        let names = certificate.subject_alternative_name().map_err(|_| Error::Certificate)?;
+        let names = certificate
+            .subject_alternative_name()
+            .map_err(|_| Error::Certificate)?;
         let uris: Vec<&str> = names
             .iter()
             .flat_map(|names| &names.value.general_names)
@@ -166,7 +184,9 @@ impl Validity {
     pub fn of(der: &[u8]) -> Result<Self, Error> {
         let certificate = parse(der)?;
         let moment = |seconds: i64| {
-            u64::try_from(seconds).map(|s| UNIX_EPOCH + Duration::from_secs(s)).map_err(|_| Error::Certificate)
+            u64::try_from(seconds)
+                .map(|s| UNIX_EPOCH + Duration::from_secs(s))
+                .map_err(|_| Error::Certificate)
         };
         Ok(Self {
             not_before: moment(certificate.validity().not_before.timestamp())?,
@@ -188,7 +208,14 @@ pub fn check_site(site: &str) -> Result<(), Error> {
 
 /// Checks any name that becomes one part of an id or of a file name.
 pub fn check_label(name: &str, what: &'static str) -> Result<(), Error> {
-    if is_label(name) { Ok(()) } else { Err(Error::Name { name: name.to_owned(), what }) }
+    if is_label(name) {
+        Ok(())
+    } else {
+        Err(Error::Name {
+            name: name.to_owned(),
+            what,
+        })
+    }
 }
 
 /// Checks a trust domain: DNS labels with dots between.
@@ -196,7 +223,10 @@ pub fn check_trust_domain(domain: &str) -> Result<(), Error> {
     if domain.len() <= 253 && domain.split('.').all(is_label) {
         Ok(())
     } else {
-        Err(Error::Name { name: domain.to_owned(), what: "trust domain (parts with dots between)" })
+        Err(Error::Name {
+            name: domain.to_owned(),
+            what: "trust domain (parts with dots between)",
+        })
     }
 }
 
@@ -232,8 +262,15 @@ mod tests {
             Identity::probe("a1"),
         ] {
             let uri = identity.uri("quorate.test");
-            assert_eq!(Identity::parse(&uri, "quorate.test"), Ok(identity.clone()), "{uri}");
-            assert!(matches!(Identity::parse(&uri, "other.test"), Err(Error::TrustDomain { .. })));
+            assert_eq!(
+                Identity::parse(&uri, "quorate.test"),
+                Ok(identity.clone()),
+                "{uri}"
+            );
+            assert!(matches!(
+                Identity::parse(&uri, "other.test"),
+                Err(Error::TrustDomain { .. })
+            ));
         }
     }
 
@@ -274,7 +311,10 @@ mod tests {
     fn certificate(names: Vec<SanType>) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
-        params.distinguished_name.push(rcgen::DnType::CommonName, "spiffe://quorate.test/quorate/agent/east");
+        params.distinguished_name.push(
+            rcgen::DnType::CommonName,
+            "spiffe://quorate.test/quorate/agent/east",
+        );
         let key = KeyPair::generate().unwrap();
         params.self_signed(&key).unwrap().der().to_vec()
     }
@@ -290,10 +330,17 @@ mod tests {
         let read = |names| Identity::from_certificate(&certificate(names), "quorate.test");
         assert_eq!(read(vec![uri(east)]), Ok(Identity::agent("east")));
         assert_eq!(read(vec![dns.clone(), uri(east)]), Ok(Identity::agent("east")));
-        assert_eq!(read(vec![]), Err(Error::UriNames(0)), "the common name does not count");
+        assert_eq!(
+            read(vec![]),
+            Err(Error::UriNames(0)),
+            "the common name does not count"
+        );
         assert_eq!(read(vec![dns]), Err(Error::UriNames(0)));
         assert_eq!(read(vec![uri(east), uri(east)]), Err(Error::UriNames(2)));
-        assert_eq!(Identity::from_certificate(b"junk", "quorate.test"), Err(Error::Certificate));
+        assert_eq!(
+            Identity::from_certificate(b"junk", "quorate.test"),
+            Err(Error::Certificate)
+        );
     }
 
     #[test]
@@ -309,8 +356,11 @@ mod tests {
     #[test]
     fn renewal_is_due_after_two_thirds() {
         let start = UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let validity = Validity { not_before: start, not_after: start + Duration::from_secs(90) };
-        assert_eq!(validity.renewal(), start + Duration::from_secs(60));
+        let validity = Validity {
+            not_before: start,
+            not_after: start + Duration::from_secs(90),
+        };
+        assert_eq!(validity.renewal(), start + Duration::from_mins(1));
         assert!(Validity::of(&certificate(vec![])).unwrap().not_after > start);
     }
 }

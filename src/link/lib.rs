@@ -11,3 +11,6 @@ pub mod lock;
 pub mod pki;
 pub mod tls;
 pub mod transport;
+
+#[cfg(test)]
+mod testing;

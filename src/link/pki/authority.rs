@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _,
+};
 use rustls_pki_types::CertificateDer;
 
 use super::{Error, Pair};
@@ -11,9 +13,9 @@ use crate::identity;
 use crate::tls::pem;
 
 /// How long a root is valid. Long, because its exchange needs every site; leaves are short instead.
-const LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
+const LIFE: Duration = Duration::from_hours(10 * 365 * 24);
 /// Clocks of other machines may be behind ours by this much.
-pub(super) const BACKDATE: Duration = Duration::from_secs(3600);
+pub(super) const BACKDATE: Duration = Duration::from_hours(1);
 
 /// The three roots of a site. They are separate because each is trusted by other parties: agents by agents, etcd peers
 /// by etcd peers, users by the client port of their own site.
@@ -58,23 +60,31 @@ impl Authority {
         let text = pem::read(&pair.cert)?;
         let certificate = pem::certificates(&pair.cert, &text)?.swap_remove(0);
         if !pair.key.exists() {
-            return Err(Error::RootWithoutKey { path: pair.cert.clone() });
+            return Err(Error::RootWithoutKey {
+                path: pair.cert.clone(),
+            });
         }
         let key = load_key(pair)?;
         let parsed = identity::parse(&certificate)?;
         if parsed.public_key().raw != key.subject_public_key_info() {
-            return Err(Error::RootWithOtherKey { path: pair.cert.clone() });
+            return Err(Error::RootWithOtherKey {
+                path: pair.cert.clone(),
+            });
         }
-        let issuer = Issuer::from_ca_cert_der(&certificate, key)
-            .map_err(|source| Error::Make { path: pair.cert.clone(), source })?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|source| Error::Make {
+            path: pair.cert.clone(),
+            source,
+        })?;
         Ok(Self { issuer, certificate })
     }
 }
 
 pub(super) fn load_key(pair: &Pair) -> Result<KeyPair, Error> {
     let text = pem::read(&pair.key)?;
-    KeyPair::from_pem(&String::from_utf8_lossy(&text))
-        .map_err(|source| Error::Make { path: pair.key.clone(), source })
+    KeyPair::from_pem(&String::from_utf8_lossy(&text)).map_err(|source| Error::Make {
+        path: pair.key.clone(),
+        source,
+    })
 }
 
 /// Makes a root unless there is one. The key is written first: after a crash between the two files the same key gets
@@ -84,7 +94,10 @@ pub(super) fn create_if_missing(pair: &Pair, root: Root, site: &str, now: System
         Authority::load(pair)?;
         return Ok(());
     }
-    let make = |source| Error::Make { path: pair.cert.clone(), source };
+    let make = |source| Error::Make {
+        path: pair.cert.clone(),
+        source,
+    };
     let key = if pair.key.exists() {
         load_key(pair)?
     } else {
@@ -96,7 +109,10 @@ pub(super) fn create_if_missing(pair: &Pair, root: Root, site: &str, now: System
     params.not_before = (now - BACKDATE).into();
     params.not_after = (now + LIFE).into();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, format!("quorate {} root of {site}", root.word()));
+    params.distinguished_name.push(
+        DnType::CommonName,
+        format!("quorate {} root of {site}", root.word()),
+    );
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let certificate = params.self_signed(&key).map_err(make)?;

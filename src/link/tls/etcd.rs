@@ -1,6 +1,6 @@
 //! TLS towards the ports of an etcd: ordinary host names, one file of roots, one client leaf.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ClientConfig;
@@ -35,7 +35,13 @@ impl EtcdTls {
     pub fn load(roots: PathBuf, leaf: Pair) -> Result<Self, Error> {
         let text = read(&roots, &leaf)?;
         let config = build(&roots, &leaf, &text)?;
-        Ok(Self { shared: Arc::new(Shared { roots, leaf, last: Mutex::new(Last { text, config }) }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                roots,
+                leaf,
+                last: Mutex::new(Last { text, config }),
+            }),
+        })
     }
 
     /// The configuration for a new connection. Files that cannot be used leave the one before in use.
@@ -60,18 +66,21 @@ impl EtcdTls {
     }
 }
 
-fn read(roots: &PathBuf, leaf: &Pair) -> Result<[Vec<u8>; 3], Error> {
+fn read(roots: &Path, leaf: &Pair) -> Result<[Vec<u8>; 3], Error> {
     Ok([pem::read(roots)?, pem::read(&leaf.cert)?, pem::read(&leaf.key)?])
 }
 
-fn build(roots: &PathBuf, leaf: &Pair, [ca, cert, key]: &[Vec<u8>; 3]) -> Result<Arc<ClientConfig>, Error> {
+fn build(roots: &Path, leaf: &Pair, [ca, cert, key]: &[Vec<u8>; 3]) -> Result<Arc<ClientConfig>, Error> {
     let trusted = Arc::new(pem::roots(roots, ca)?);
     let verifier = WebPkiServerVerifier::builder_with_provider(trusted, crypto::provider())
         .build()
-        .map_err(|source| Error::Roots { path: roots.clone(), source })?;
+        .map_err(|source| Error::Roots {
+            path: roots.to_owned(),
+            source,
+        })?;
     let certified = pem::certified_key((&leaf.cert, cert), (&leaf.key, key))?;
-    let mut config = crypto::client(verifier)?
-        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    let mut config =
+        crypto::client(verifier)?.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }

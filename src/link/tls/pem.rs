@@ -35,43 +35,60 @@ pub enum Error {
     },
 }
 
-fn content(path: &Path, what: &'static str, reason: impl ToString) -> Error {
-    Error::Content { path: path.to_owned(), what, reason: reason.to_string() }
+fn content(path: &Path, what: &'static str, reason: &dyn std::fmt::Display) -> Error {
+    Error::Content {
+        path: path.to_owned(),
+        what,
+        reason: reason.to_string(),
+    }
 }
 
 /// Reads a file as a whole.
 pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+    fs::read(path).map_err(|source| Error::Io {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// The certificates in `text`, at least one; `path` is for messages.
 pub fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
-        .map_err(|error| content(path, "certificate", error))?;
-    if found.is_empty() { Err(content(path, "certificate", "there is none")) } else { Ok(found) }
+        .map_err(|error| content(path, "certificate", &error))?;
+    for certificate in &found {
+        crate::identity::parse(certificate).map_err(|error| content(path, "certificate", &error))?;
+    }
+    if found.is_empty() {
+        Err(content(path, "certificate", &"there is none"))
+    } else {
+        Ok(found)
+    }
 }
 
 /// The roots in `text`, at least one, each a CA.
 pub fn roots(path: &Path, text: &[u8]) -> Result<RootCertStore, Error> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(path, text)? {
-        let parsed = crate::identity::parse(&certificate).map_err(|error| content(path, "root", error))?;
+        let parsed = crate::identity::parse(&certificate).map_err(|error| content(path, "root", &error))?;
         if !parsed.is_ca() {
-            return Err(content(path, "root", format!("{} is not a CA", parsed.subject())));
+            return Err(content(
+                path,
+                "root",
+                &format!("{} is not a CA", parsed.subject()),
+            ));
         }
-        store.add(certificate).map_err(|error| content(path, "root", error))?;
+        store
+            .add(certificate)
+            .map_err(|error| content(path, "root", &error))?;
     }
     Ok(store)
 }
 
 /// A certificate chain with its key; they must belong together.
-pub fn certified_key(
-    cert: (&Path, &[u8]),
-    key: (&Path, &[u8]),
-) -> Result<CertifiedKey, Error> {
+pub fn certified_key(cert: (&Path, &[u8]), key: (&Path, &[u8])) -> Result<CertifiedKey, Error> {
     let chain = certificates(cert.0, cert.1)?;
-    let private = PrivateKeyDer::from_pem_slice(key.1).map_err(|error| content(key.0, "key", error))?;
+    let private = PrivateKeyDer::from_pem_slice(key.1).map_err(|error| content(key.0, "key", &error))?;
     CertifiedKey::from_der(chain, private, &crypto::provider())
-        .map_err(|error| content(key.0, "key for its certificate", error))
+        .map_err(|error| content(key.0, "key for its certificate", &error))
 }

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::identity::{self, Identity, Validity};
 use crate::tls::store::Error as StoreError;
+use crate::tls::verify::reason;
 use crate::tls::{Admit, TlsStore};
 
 /// How much a listener takes on.
@@ -140,14 +141,15 @@ impl Server {
             () = self.drain.signalled() => return,
             done = tokio::time::timeout(self.limits.handshake, handshake) => match done {
                 Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return refused(&error),
+                Ok(Err(error)) => return refused(&reason(&error)),
                 Err(_) => return refused(&"the handshake took too long"),
             },
         };
         match peer(&stream, self.store.trust_domain()) {
             Ok((identity, validity)) => {
                 self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                self.requests(stream, PeerIdentity { identity, source }, validity).await;
+                self.requests(stream, PeerIdentity { identity, source }, validity)
+                    .await;
             }
             Err(error) => refused(&error),
         }
@@ -195,7 +197,10 @@ impl Server {
 fn peer(stream: &TlsStream<TcpStream>, trust_domain: &str) -> Result<(Identity, Validity), identity::Error> {
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let leaf = chain.first().ok_or(identity::Error::Certificate)?;
-    Ok((Identity::from_certificate(leaf, trust_domain)?, Validity::of(leaf)?))
+    Ok((
+        Identity::from_certificate(leaf, trust_domain)?,
+        Validity::of(leaf)?,
+    ))
 }
 
 /// One of the places that a listener has; given back when dropped.
@@ -212,7 +217,10 @@ impl Place {
             return None;
         }
         taken.insert(source, mine + 1);
-        Some(Self { sources: sources.clone(), source })
+        Some(Self {
+            sources: sources.clone(),
+            source,
+        })
     }
 }
 
