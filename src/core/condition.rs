@@ -1,1 +1,369 @@
-//! Placeholder.
+//! What users are told: conditions and status, the same picture in every site. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::federation::view::{Life, View, Wish};
+use crate::id::{Digest, Epoch, Generation, SiteName, Uid};
+use crate::membership::plan::Planned;
+use crate::membership::quorum::{arithmetic, at_risk};
+use crate::membership::step::Decision;
+use crate::reason::{Code, Reason};
+
+/// Condition types (decisions.md 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the field's names; the reference describes each")]
+pub enum ConditionType {
+    Ready,
+    Quorate,
+    SpecAgreed,
+    PeersReachable,
+    TrustReady,
+    AllMembersReady,
+    AllMembersUpdated,
+    BackupReady,
+    Progressing,
+    QuorumAtRisk,
+    DataLost,
+    Frozen,
+    DivergentData,
+}
+
+/// True, false or not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "Kubernetes' own words")]
+pub enum ConditionStatus {
+    True,
+    False,
+    Unknown,
+}
+
+/// One condition; `reason` is a CamelCase word and never empty.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// Which.
+    #[serde(rename = "type")]
+    pub kind: ConditionType,
+    /// How it stands.
+    pub status: ConditionStatus,
+    /// The word.
+    pub reason: String,
+    /// The sentence.
+    pub message: String,
+}
+
+/// Room for losses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ArithmeticStatus {
+    /// Voters.
+    pub voters: usize,
+    /// Alive voters.
+    pub alive: usize,
+    /// Majority.
+    pub quorum: usize,
+    /// alive − quorum.
+    pub margin: i64,
+    /// How many more members may be lost.
+    pub can_lose_members: usize,
+    /// Zones whose loss now would not stop writes.
+    pub can_lose_zones: Vec<String>,
+    /// Clusters whose loss now would not stop writes.
+    pub can_lose_clusters: Vec<String>,
+}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberStatus {
+    /// Slot name.
+    pub name: String,
+    /// etcd's id, hexadecimal.
+    pub id: String,
+    /// The site.
+    pub site: String,
+    /// The zone.
+    pub zone: String,
+    /// `voter` or `learner`.
+    pub role: String,
+    /// `alive`, `unknown` or `dead`.
+    pub state: String,
+    /// Why it is not alive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Database size, bytes.
+    pub db_size: u64,
+    /// etcd's version.
+    pub version: String,
+    /// It leads.
+    pub leader: bool,
+}
+
+/// One line of the plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanLine {
+    /// The step.
+    pub step: String,
+    /// Its operation, as an override names it.
+    pub operation: String,
+    /// Arithmetic before.
+    pub before: String,
+    /// Arithmetic after.
+    pub after: String,
+    /// What it waits for.
+    pub waits: Vec<String>,
+}
+
+/// One site as seen from here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SiteStatus {
+    /// The site.
+    pub name: String,
+    /// Its agent is heard.
+    pub reachable: bool,
+    /// Digest of the spec that it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_digest: Option<String>,
+}
+
+/// Backups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupStatus {
+    /// Whether this build runs backups.
+    pub enabled: bool,
+}
+
+/// The status of a federation: a CR's `.status`, and `/v1/federations/<ns>/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The site that says this.
+    pub observed_from: String,
+    /// The federation's uid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<Uid>,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The effective generation.
+    pub generation: Generation,
+    /// Digest of the effective spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// etcd's cluster id, hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    /// Conditions, by type.
+    pub conditions: Vec<Condition>,
+    /// Room for losses.
+    pub arithmetic: ArithmeticStatus,
+    /// Members.
+    pub members: Vec<MemberStatus>,
+    /// The leading member's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// The site that executes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// The intent that is open or was last, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intent: Option<String>,
+    /// The running operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// What will be done, step by step.
+    pub plan: Vec<PlanLine>,
+    /// What is decided now: `Done`, or why nothing happens.
+    pub decision: String,
+    /// The reason of a wait or refusal, for `quorate explain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// Sites.
+    pub sites: Vec<SiteStatus>,
+    /// Backups.
+    pub backup: BackupStatus,
+    /// Client endpoints of all members.
+    pub endpoints: Vec<String>,
+}
+
+fn condition(kind: ConditionType, good: bool, reason: &str, message: String) -> Condition {
+    let status = if good { ConditionStatus::True } else { ConditionStatus::False };
+    Condition { kind, status, reason: reason.to_owned(), message }
+}
+
+fn from_reason(kind: ConditionType, status: bool, reason: &Reason) -> Condition {
+    condition(kind, status, reason.code.name(), reason.to_string())
+}
+
+/// Arithmetic for people.
+pub fn arithmetic_status(view: &View) -> ArithmeticStatus {
+    let now = arithmetic(view);
+    let safe = |zones: bool| {
+        let risky = at_risk(view, zones);
+        let mut names: Vec<String> = view
+            .voters()
+            .filter_map(|m| m.slot.as_ref())
+            .map(|slot| match zones {
+                true => format!("{}/{}", slot.site, slot.zone),
+                false => slot.site.to_string(),
+            })
+            .filter(|name| now.margin() >= 0 && !risky.iter().any(|(d, _)| d.to_string() == *name))
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    };
+    ArithmeticStatus {
+        voters: now.voters,
+        alive: now.alive,
+        quorum: now.quorum,
+        margin: now.margin(),
+        can_lose_members: usize::try_from(now.margin()).unwrap_or(0),
+        can_lose_zones: safe(true),
+        can_lose_clusters: safe(false),
+    }
+}
+
+/// All conditions of a federation that was born. `data_lost` names a member whose directory was refused (rule I5).
+pub fn conditions(view: &View, wish: &Wish, decision: &Decision, data_lost: Option<&Reason>) -> Vec<Condition> {
+    use ConditionType as T;
+    let now = arithmetic(view);
+    let quorate = view.leader.is_some() && now.margin() >= 0;
+    let mut all = vec![
+        condition(T::Quorate, quorate, if quorate { "Quorate" } else { Code::QuorumLost.name() }, now.to_string()),
+        members_ready(view, wish),
+        spec_agreed(view, wish),
+        peers_reachable(view),
+        condition(T::TrustReady, true, "TrustLoaded", "roots of all sites are loaded".to_owned()),
+        condition(T::BackupReady, false, Code::NoBackup.name(), Reason::new(Code::NoBackup).to_string()),
+        progressing(decision),
+        at_risk_condition(view),
+        frozen(decision),
+        divergent(view),
+    ];
+    all.push(match data_lost {
+        Some(reason) => from_reason(T::DataLost, true, reason),
+        None => condition(T::DataLost, false, "DataPresent", "no data directory was refused".to_owned()),
+    });
+    let updated = view.voters().all(|m| m.version.is_some());
+    all.push(condition(T::AllMembersUpdated, updated, "Versions", "members run the wished version".to_owned()));
+    let ready = quorate && all.iter().any(|c| c.kind == T::AllMembersReady && c.status == ConditionStatus::True);
+    let why = if ready { "AsWished" } else { decision.reason().map_or("Progressing", |r| r.code.name()) };
+    all.push(condition(T::Ready, ready, why, now.to_string()));
+    all.sort_by_key(|c| c.kind);
+    all
+}
+
+fn members_ready(view: &View, wish: &Wish) -> Condition {
+    use ConditionType::AllMembersReady;
+    if let Some(m) = view.members.iter().find(|m| !m.life.alive()) {
+        let reason = Reason::new(Code::Starting).member(m.id).maybe_site(m.site());
+        return from_reason(AllMembersReady, false, &reason);
+    }
+    let as_wished = view.voters().count() == wish.slots.len() && view.learners().next().is_none();
+    let message = format!("{} of {} voters", view.voters().count(), wish.slots.len());
+    condition(AllMembersReady, as_wished, if as_wished { "AsWished" } else { "MembersMissing" }, message)
+}
+
+fn spec_agreed(view: &View, wish: &Wish) -> Condition {
+    use ConditionType::SpecAgreed;
+    if let Err(reason) = crate::membership::safety::i13_spec_drift(view, wish) {
+        return from_reason(SpecAgreed, false, &reason);
+    }
+    match &wish.pending {
+        Some(_) => condition(SpecAgreed, false, Code::ActivationPending.name(), "a new spec waits".to_owned()),
+        None => condition(SpecAgreed, true, "Agreed", format!("generation {}", wish.generation)),
+    }
+}
+
+fn peers_reachable(view: &View) -> Condition {
+    use ConditionType::PeersReachable;
+    match view.sites.iter().find(|site| !site.heard()) {
+        Some(site) => {
+            let reason = Reason::new(Code::PeerUnreachable).site(&site.name).numbers(site.age_ms.unwrap_or(0), 0);
+            from_reason(PeersReachable, false, &reason)
+        }
+        None => condition(PeersReachable, true, "AllHeard", "all agents are heard".to_owned()),
+    }
+}
+
+fn progressing(decision: &Decision) -> Condition {
+    use ConditionType::Progressing;
+    match decision {
+        Decision::Step(step) => condition(Progressing, true, step.kind.name(), step.to_string()),
+        Decision::Wait(reason) => from_reason(Progressing, true, reason),
+        Decision::Refuse(reason) => from_reason(Progressing, false, reason),
+        Decision::Done => condition(Progressing, false, "AsWished", "nothing to do".to_owned()),
+    }
+}
+
+fn at_risk_condition(view: &View) -> Condition {
+    use ConditionType::QuorumAtRisk;
+    let risky = at_risk(view, false);
+    let now = arithmetic(view);
+    match risky.first() {
+        // A single voter is at risk by wish; the layout says so already.
+        Some((domain, alive)) if now.voters > 1 => {
+            let reason = Reason::new(Code::QuorumAtRisk).site(&domain.site);
+            let reason = reason.numbers((now.alive - alive) as u64, now.quorum as u64);
+            let sites: Vec<String> = risky.iter().map(|(d, _)| d.to_string()).collect();
+            let mut condition = from_reason(QuorumAtRisk, true, &reason);
+            condition.message = format!("{} (sites at risk: {})", condition.message, sites.join(", "));
+            condition
+        }
+        _ => condition(QuorumAtRisk, false, "Tolerant", "no single site stops writes".to_owned()),
+    }
+}
+
+fn frozen(decision: &Decision) -> Condition {
+    let rule = decision.reason().and_then(Reason::rule);
+    match decision.reason() {
+        Some(reason) if rule == Some(crate::reason::Rule::I13) && reason.code != Code::TooSoon => {
+            from_reason(ConditionType::Frozen, true, reason)
+        }
+        _ => condition(ConditionType::Frozen, false, "Calm", "membership changes are permitted".to_owned()),
+    }
+}
+
+fn divergent(view: &View) -> Condition {
+    let different = view.checks.iter().find(|c| !c.equal && view.member(c.member).is_some_and(|m| !m.learner));
+    match different {
+        Some(check) => {
+            let reason = Reason::new(Code::DivergentData).member(check.member).maybe_site(view.site_of(check.member));
+            from_reason(ConditionType::DivergentData, true, &reason)
+        }
+        None => condition(ConditionType::DivergentData, false, "Equal", "no difference was seen".to_owned()),
+    }
+}
+
+/// The state of a member as one word, with the reason.
+pub fn life_words(life: Life) -> (&'static str, Option<&'static str>) {
+    match life {
+        Life::Alive => ("alive", None),
+        Life::Unknown(code) => ("unknown", Some(code.name())),
+        Life::DeadAttested => ("dead", Some("Attested")),
+        Life::DeadDeclared => ("dead", Some("Declared")),
+    }
+}
+
+/// The lines of a plan.
+pub fn plan_lines(plan: &[Planned]) -> Vec<PlanLine> {
+    plan.iter()
+        .map(|planned| PlanLine {
+            step: planned.step.kind.to_string(),
+            operation: planned.step.operation.to_string(),
+            before: planned.step.before.to_string(),
+            after: planned.step.after.to_string(),
+            waits: planned.waits.iter().map(ToString::to_string).collect(),
+        })
+        .collect()
+}
+
+/// The names of sites, for messages.
+pub fn names<'a>(sites: impl Iterator<Item = &'a SiteName>) -> String {
+    sites.map(SiteName::as_str).collect::<Vec<_>>().join(", ")
+}

@@ -1,1 +1,269 @@
-//! Placeholder.
+//! What a site does for its own members: one thing at a time, from the record, the list and what the supervisors say.
+//! Level-triggered: a crash between two actions costs nothing but a second look.
+
+use smol_str::{SmolStr, format_smolstr};
+
+use crate::federation::layout::Layout;
+use crate::federation::member::{
+    DirFacts, EtcdOptions, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, Process,
+};
+use crate::federation::observed::{ListedMember, MemberList, Seeded, SlotOffer};
+use crate::federation::spec::Spec;
+use crate::id::{ClusterId, Digest, FederationKey, IncarnationId, MemberId, PeerUrl, SiteName, Slot, Term};
+use crate::intent::record::Record;
+
+/// One thing to do for a member of the own site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalAction {
+    /// Persist a new incarnation for this slot (a fresh uuid from the caller), then offer it.
+    Plan(Slot),
+    /// Persist that the incarnation is listed with this id.
+    Bind(IncarnationId, MemberId, ClusterId),
+    /// Persist a new state of an incarnation.
+    Mark(IncarnationId, IncarnationState),
+    /// Make certificates and start a supervisor for this slot, or adopt the running one.
+    Supervise(Slot),
+    /// Give this grant to the supervisor of its slot; then persist `granted`.
+    Grant(Box<Grant>),
+    /// Persist the birth of the cluster, and the seed's ids with its incarnation.
+    Seeded(IncarnationId, Seeded),
+    /// Stop etcd and move the data directory to the archive; the reason is the first part of the folder's name.
+    Archive(IncarnationId, &'static str),
+    /// End the supervisor of a slot that is not wanted and holds nothing.
+    Retire(Slot),
+}
+
+/// What is known about the own site.
+#[derive(Debug, Clone, Copy)]
+pub struct Local<'a> {
+    /// The own site.
+    pub me: &'a SiteName,
+    /// The federation.
+    pub federation: &'a FederationKey,
+    /// The durable record.
+    pub record: &'a Record,
+    /// Layout of the effective spec.
+    pub layout: &'a Layout,
+    /// The effective spec.
+    pub spec: &'a Spec,
+    /// The newest linearizable list that was told, with its term; none if nobody leads.
+    pub list: Option<(&'a MemberList, Term)>,
+    /// Digests of the lists that the alive voters answer themselves all equal this one (S09): none if they differ.
+    pub settled: Option<Digest>,
+    /// The seed's grant is complete (the ballot said so).
+    pub may_seed: bool,
+    /// Reports of the supervisors that run, by slot.
+    pub reports: &'a [MemberReport],
+    /// Peer URLs of the own slots, from the site's configuration.
+    pub urls: &'a [(Slot, PeerUrl)],
+}
+
+/// etcd's `--name`: slot name + 8 hex of the incarnation, globally unique (S12).
+pub fn etcd_name(federation: &FederationKey, slot: &Slot, incarnation: IncarnationId) -> SmolStr {
+    format_smolstr!("{}-{}", slot.name(&federation.name), incarnation.short())
+}
+
+/// The incarnation that fills a slot now: the newest one that is neither removed nor lost.
+pub fn current<'a>(record: &'a Record, slot: &Slot) -> Option<&'a Incarnation> {
+    let ended = |i: &Incarnation| matches!(i.state, IncarnationState::Removed | IncarnationState::Lost);
+    record.incarnations.iter().rev().find(|i| i.slot == *slot && !ended(i))
+}
+
+/// The next thing to do, if any, for the own members.
+pub fn next(l: Local<'_>) -> Option<LocalAction> {
+    let own_slots = || l.layout.slots.iter().filter(|slot| slot.site == *l.me);
+    for incarnation in &l.record.incarnations {
+        if let Some(action) = observe(l, incarnation) {
+            return Some(action);
+        }
+    }
+    for slot in own_slots() {
+        let report = l.reports.iter().find(|r| r.slot == *slot);
+        if report.is_none() {
+            return Some(LocalAction::Supervise(slot.clone()));
+        }
+        match current(l.record, slot) {
+            None => return Some(LocalAction::Plan(slot.clone())),
+            Some(incarnation) => {
+                let Some((_, url)) = l.urls.iter().find(|(s, _)| s == slot) else { continue };
+                if let Some(action) = advance(l, incarnation, url, report) {
+                    return Some(action);
+                }
+            }
+        }
+    }
+    // Slots that are no longer wanted: their supervisors go once nothing lives there.
+    for report in l.reports {
+        let wanted = own_slots().any(|slot| *slot == report.slot);
+        let lives = current(l.record, &report.slot).is_some_and(|i| i.state > IncarnationState::Planned);
+        if !wanted && !lives {
+            return Some(LocalAction::Retire(report.slot.clone()));
+        }
+    }
+    // Members of slots that are no longer wanted but still listed keep running until they are removed.
+    l.record
+        .incarnations
+        .iter()
+        .filter(|i| i.state > IncarnationState::Planned && i.state < IncarnationState::Removing)
+        .find(|i| !l.reports.iter().any(|r| r.slot == i.slot))
+        .map(|i| LocalAction::Supervise(i.slot.clone()))
+}
+
+/// What happened to an incarnation: removed, lost, or to be archived.
+fn observe(l: Local<'_>, i: &Incarnation) -> Option<LocalAction> {
+    let report = l.reports.iter().find(|r| r.slot == i.slot);
+    let here = report.and_then(|r| r.incarnation.as_ref()).is_some_and(|there| there.id == i.id);
+    match i.state {
+        IncarnationState::Removed if here => Some(LocalAction::Archive(i.id, "removed")),
+        IncarnationState::Lost if here => Some(LocalAction::Archive(i.id, "lost")),
+        IncarnationState::Removed | IncarnationState::Lost | IncarnationState::Planned => None,
+        IncarnationState::Added | IncarnationState::Started | IncarnationState::Voter | IncarnationState::Removing => {
+            if removed(l, i) {
+                return Some(LocalAction::Mark(i.id, IncarnationState::Removed));
+            }
+            let refused = report.is_some_and(|r| matches!(r.process, Process::Quarantined(_) | Process::Fenced));
+            if refused && i.state >= IncarnationState::Started {
+                return Some(LocalAction::Mark(i.id, IncarnationState::Lost));
+            }
+            let voter = i.member.zip(l.list).is_some_and(|(id, (list, _))| list.get(id).is_some_and(|m| !m.learner));
+            (i.state == IncarnationState::Started && voter).then_some(LocalAction::Mark(i.id, IncarnationState::Voter))
+        }
+    }
+}
+
+/// Its id was removed: a resolution said so, or a linearizable list of a later term than the incarnation has seen
+/// does not name it.
+fn removed(l: Local<'_>, i: &Incarnation) -> bool {
+    let Some(id) = i.member else { return false };
+    if l.record.removed.contains(&id) {
+        return true;
+    }
+    // A list that is not younger than the incarnation's own knowledge proves nothing.
+    l.list.is_some_and(|(list, term)| list.get(id).is_none() && term > i.mark.term && i.state >= IncarnationState::Started)
+}
+
+fn advance(l: Local<'_>, i: &Incarnation, url: &PeerUrl, report: Option<&MemberReport>) -> Option<LocalAction> {
+    let awaiting = report.is_some_and(|r| r.process == Process::AwaitingGrant);
+    match i.state {
+        IncarnationState::Planned if l.may_seed && i.seed => {
+            Some(LocalAction::Mark(i.id, IncarnationState::Started))
+        }
+        IncarnationState::Planned => {
+            let (list, _) = l.list?;
+            let listed = list.by_url(url)?;
+            let known = l.record.incarnations.iter().any(|other| other.member == Some(listed.id));
+            let cluster = l.record.seeded?.cluster;
+            let fresh = listed.learner && !known && !l.record.removed.contains(&listed.id);
+            fresh.then_some(LocalAction::Bind(i.id, listed.id, cluster))
+        }
+        IncarnationState::Added => {
+            let (list, _) = l.list?;
+            // Every reachable voter must know the new id, or etcd ends with "member count is unequal" (S09).
+            (l.settled == Some(list.digest())).then_some(LocalAction::Mark(i.id, IncarnationState::Started))
+        }
+        IncarnationState::Started | IncarnationState::Voter => {
+            if let Some(seeded) = born(l, i, report) {
+                return Some(LocalAction::Seeded(i.id, seeded));
+            }
+            let empty = report.is_some_and(|r| matches!(r.dir, None | Some(DirFacts::Empty)));
+            let unborn = i.seed && l.record.seeded.is_none();
+            match (awaiting, empty) {
+                (false, _) => None,
+                // The supervisor has its directory, but lost its grant or its mark.
+                (true, false) => grant(l, i, url, GrantKind::Resume).map(|g| LocalAction::Grant(Box::new(g))),
+                // The volume was lost together with what stood beside the directory (rule I5).
+                (true, true) if i.granted && !unborn => Some(LocalAction::Mark(i.id, IncarnationState::Lost)),
+                (true, true) => {
+                    let kind = if unborn { GrantKind::Seed } else { GrantKind::Join };
+                    grant(l, i, url, kind).map(|g| LocalAction::Grant(Box::new(g)))
+                }
+            }
+        }
+        IncarnationState::Removing | IncarnationState::Removed | IncarnationState::Lost => None,
+    }
+}
+
+/// The seed runs and its supervisor knows its ids: the cluster is born (safety.md 7.5).
+fn born(l: Local<'_>, i: &Incarnation, report: Option<&MemberReport>) -> Option<Seeded> {
+    let there = report.filter(|r| r.process == Process::Running)?.incarnation.as_ref()?;
+    let fresh = i.seed && l.record.seeded.is_none() && there.id == i.id;
+    let (cluster, member) = there.cluster.zip(there.member)?;
+    fresh.then_some(Seeded { epoch: i.epoch, cluster, member })
+}
+
+/// The grant of an incarnation that is recorded as `Started`.
+pub fn grant(l: Local<'_>, i: &Incarnation, url: &PeerUrl, kind: GrantKind) -> Option<Grant> {
+    let name = etcd_name(l.federation, &i.slot, i.id);
+    let (heartbeat_ms, election_ms) = l.spec.timers();
+    let initial_cluster = match kind {
+        GrantKind::Seed => vec![(name.clone(), url.clone())],
+        GrantKind::Resume => Vec::new(), // etcd ignores it beside an existing log
+        GrantKind::Join => {
+            let (list, _) = l.list?;
+            let named = |m: &ListedMember| if Some(m.id) == i.member { name.clone() } else { m.name.clone() };
+            list.iter().map(|m| (named(m), m.peer_url.clone())).collect()
+        }
+    };
+    Some(Grant {
+        federation: l.federation.clone(),
+        uid: l.record.uid?,
+        epoch: l.record.epoch,
+        slot: i.slot.clone(),
+        incarnation: i.id,
+        kind,
+        cluster: i.cluster,
+        member: i.member,
+        name,
+        peer_url: url.clone(),
+        initial_cluster,
+        mark: i.mark,
+        settings: options(l.spec, heartbeat_ms, election_ms),
+    })
+}
+
+fn options(spec: &Spec, heartbeat_ms: u32, election_ms: u32) -> EtcdOptions {
+    const DEFAULT_QUOTA: u64 = 2 << 30;
+    EtcdOptions {
+        version: spec.version.as_deref().unwrap_or("3.6").into(),
+        heartbeat_ms,
+        election_ms,
+        quota_bytes: spec.etcd.as_ref().and_then(|e| e.quota_bytes).unwrap_or(DEFAULT_QUOTA),
+    }
+}
+
+/// Slots that are ready to be filled: planned, with a supervisor that waits, and nothing left of the predecessor.
+pub fn offers(record: &Record, layout: &Layout, me: &SiteName, reports: &[MemberReport], urls: &[(Slot, PeerUrl)]) -> Vec<SlotOffer> {
+    let own = layout.slots.iter().filter(|slot| slot.site == *me);
+    own.filter_map(|slot| {
+        let incarnation = current(record, slot).filter(|i| i.state == IncarnationState::Planned && !i.seed)?;
+        let waiting = reports.iter().any(|r| r.slot == *slot && r.process == Process::AwaitingGrant);
+        let (_, url) = urls.iter().find(|(s, _)| s == slot)?;
+        waiting.then(|| SlotOffer { slot: slot.clone(), peer_url: url.clone(), incarnation: incarnation.id })
+    })
+    .collect()
+}
+
+/// A new incarnation for a slot.
+pub fn planned(record: &Record, slot: &Slot, id: IncarnationId, seed: bool) -> Incarnation {
+    Incarnation {
+        slot: slot.clone(),
+        id,
+        state: IncarnationState::Planned,
+        epoch: record.epoch,
+        cluster: None,
+        member: None,
+        mark: Mark::default(),
+        seed,
+        granted: false,
+    }
+}
+
+/// The record with one incarnation changed.
+#[must_use]
+pub fn with(record: &Record, id: IncarnationId, change: impl FnOnce(&mut Incarnation)) -> Record {
+    let mut next = record.clone();
+    if let Some(incarnation) = next.incarnations.iter_mut().find(|i| i.id == id) {
+        change(incarnation);
+    }
+    next
+}

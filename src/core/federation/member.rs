@@ -46,6 +46,9 @@ pub struct Incarnation {
     /// It is the seed of its epoch (state `new` was permitted once).
     #[serde(default)]
     pub seed: bool,
+    /// Its grant was delivered: an empty directory after that is a lost one.
+    #[serde(default)]
+    pub granted: bool,
 }
 
 /// High-water mark: the highest term and index that an incarnation was seen at (rule I5). An index counts only once

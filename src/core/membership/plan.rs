@@ -1,1 +1,484 @@
-//! Placeholder.
+//! The planner: from the view to the next step towards the wish. Total: a step, a wait or a refusal, each with a
+//! typed reason.
+
+use crate::federation::view::{LearnerTrack, Life, MemberView, View, Wish};
+use crate::federation::observed::{DataCheck, ListedMember, MemberList, SlotOffer};
+use crate::id::{Index, MemberId, Revision, SiteName, Slot};
+use crate::intent::{Operation, OperationKind};
+use crate::membership::quorum::{after, arithmetic, quorum};
+use crate::membership::safety::{self, EVEN_STATE_MS, Proposed};
+use crate::membership::step::{Decision, Step, StepKind};
+use crate::reason::{Code, Reason, Rule};
+
+/// A learner without progress for this long blocks everybody else's join and is dropped (safety.md 5).
+pub const STUCK_LEARNER_MS: u64 = 5 * 60 * 1000;
+
+/// The next step, or why there is none.
+pub fn next(view: &View, wish: &Wish) -> Decision {
+    if let Err(reason) = safety::i11_quorum_lost_hands_off(view).and_then(|()| safety::i8_only_the_executor(view)) {
+        return Decision::Wait(reason);
+    }
+    if let Some(decision) = activation(view, wish) {
+        return decision;
+    }
+    if let Some((kind, operation)) = divergent(view) {
+        return judge(view, wish, kind, operation);
+    }
+    if let Err(reason) = safety::i15_settled(view) {
+        return Decision::Wait(reason);
+    }
+    match goal(view, wish) {
+        Goal::Step(kind, operation) => judge(view, wish, kind, operation),
+        Goal::Wait(reason) => Decision::Wait(reason),
+        Goal::Reached => match view.voters().find(|m| !m.life.alive()) {
+            Some(m) => Decision::Wait(missing(m)),
+            None => Decision::Done,
+        },
+    }
+}
+
+enum Goal {
+    Step(StepKind, Operation),
+    Wait(Reason),
+    Reached,
+}
+
+fn missing(m: &MemberView) -> Reason {
+    let code = match m.life {
+        Life::Unknown(Code::Starting) => Code::Starting,
+        Life::Unknown(_) => Code::LostMemberUnconfirmed,
+        Life::Alive | Life::DeadAttested | Life::DeadDeclared => Code::SlotNotReady,
+    };
+    Reason::new(code).member(m.id).maybe_site(m.site())
+}
+
+/// Judges a step: every rule, then the arithmetic. A wait for something that passes is told apart from a refusal.
+fn judge(view: &View, wish: &Wish, kind: StepKind, operation: Operation) -> Decision {
+    let proposed = Proposed { view, wish, kind: &kind, operation };
+    match proposed.permitted() {
+        Ok(()) => {
+            let overridden = proposed.needs_exception();
+            let (before, after) = (arithmetic(view), arithmetic_after(view, &kind));
+            Decision::Step(Box::new(Step { kind, operation, before, after, overridden }))
+        }
+        Err(reason) => instead(view, wish, reason),
+    }
+}
+
+/// Some refusals name their own cure: move the leader, take a backup.
+fn instead(view: &View, wish: &Wish, reason: Reason) -> Decision {
+    let cure = match reason.code {
+        Code::LeaderInTheWay => match safety::transferee(view, wish, reason.site.as_ref()).or_else(|| safety::transferee(view, wish, None)) {
+            Some(to) => Some(StepKind::MoveLeader { to: to.id }),
+            None => {
+                let none = Reason { code: Code::NoTransferee, ..reason };
+                return Decision::Wait(none.numbers(0, safety::TRANSFEREE_LAG));
+            }
+        },
+        Code::BackupTooOld => Some(StepKind::Snapshot),
+        _ => None,
+    };
+    match cure {
+        Some(kind) => {
+            let operation = Operation { kind: OperationKind::Backup, source: None, new: None };
+            let operation = match kind {
+                StepKind::MoveLeader { to } => {
+                    Operation { kind: OperationKind::ReplaceLive, source: view.leader, new: Some(to) }
+                }
+                _ => operation,
+            };
+            let (before, after) = (arithmetic(view), arithmetic(view));
+            Decision::Step(Box::new(Step { kind, operation, before, after, overridden: false }))
+        }
+        None if passes(reason.code) => Decision::Wait(reason),
+        None => Decision::Refuse(reason),
+    }
+}
+
+/// Whether waiting alone can end it.
+const fn passes(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::NewQuorumNotAlive
+            | Code::RemovalWhileDegraded
+            | Code::LostMemberUnconfirmed
+            | Code::SingleVoterNotAllowed
+            | Code::DomainBound
+            | Code::AlarmActive
+            | Code::MixedVersions
+            | Code::IdRemoved
+            | Code::UpdateOfLearner
+            | Code::UpdateUnproven
+            | Code::LearnerTooOld
+            | Code::CertificateExpiring
+    )
+}
+
+fn arithmetic_after(view: &View, kind: &StepKind) -> crate::membership::quorum::Arithmetic {
+    match kind {
+        StepKind::Promote { member } => after(view, Some(*member), None),
+        StepKind::Remove { member, learner: false } => after(view, None, Some(*member)),
+        StepKind::Remove { .. }
+        | StepKind::AddLearner { .. }
+        | StepKind::UpdateUrl { .. }
+        | StepKind::MoveLeader { .. }
+        | StepKind::ActivateSpec { .. }
+        | StepKind::Snapshot => arithmetic(view),
+    }
+}
+
+/// A changed spec becomes effective when the sites of a quorum of the voters and more than half of the new spec's
+/// sites hold it (safety.md 4). It comes before anything else: what follows must follow the effective spec.
+fn activation(view: &View, wish: &Wish) -> Option<Decision> {
+    let pending = wish.pending.as_ref()?;
+    let holds = |site: &SiteName| view.heard(site).is_some_and(|o| o.spec == Some(pending.digest));
+    let voters = view.voters().count();
+    let held = view.voters().filter(|m| m.site().is_some_and(holds)).count();
+    let sites: Vec<&SiteName> = pending.sites.iter().filter(|s| !pending.lost_sites.contains(s)).collect();
+    let agreed = sites.iter().filter(|site| holds(site)).count();
+    if held < quorum(voters) || agreed * 2 <= sites.len() {
+        let lagging = sites.iter().find(|site| !holds(site)).copied();
+        let lagging = lagging.or_else(|| view.voters().filter_map(|m| m.site()).find(|s| !holds(s)));
+        let numbers = (held.min(agreed) as u64, quorum(voters).max(sites.len() / 2 + 1) as u64);
+        let reason = Reason::new(Code::ActivationPending).maybe_site(lagging).numbers(numbers.0, numbers.1);
+        return Some(Decision::Wait(reason));
+    }
+    let kind = StepKind::ActivateSpec { generation: wish.generation.next(), digest: pending.digest };
+    let operation = Operation { kind: OperationKind::Activate, source: None, new: None };
+    Some(judge(view, wish, kind, operation))
+}
+
+/// A promoted voter whose data differ goes at once: it was empty or foreign (rule I9, backup.md 1.7).
+fn divergent(view: &View) -> Option<(StepKind, Operation)> {
+    let promoted = safety::last_promoted(view)?;
+    let differs = view.checks.iter().any(|c| c.member == promoted && c.as_voter && !c.equal);
+    let member = view.member(promoted).filter(|m| !m.learner && differs)?;
+    Some(remove(member, OperationKind::RollBack))
+}
+
+fn remove(member: &MemberView, kind: OperationKind) -> (StepKind, Operation) {
+    let step = StepKind::Remove { member: member.id, learner: member.learner };
+    (step, Operation { kind, source: Some(member.id), new: None })
+}
+
+fn goal(view: &View, wish: &Wish) -> Goal {
+    if let Some(learner) = view.learners().next() {
+        return with_learner(view, wish, learner);
+    }
+    if let Some((kind, operation)) = dead_voter(view, wish) {
+        return Goal::Step(kind, operation);
+    }
+    if let Some((kind, operation)) = roll_back(view) {
+        return Goal::Step(kind, operation);
+    }
+    let n = view.voters().count();
+    let open = || wish.slots.iter().filter(|slot| !view.voters().any(|m| m.slot.as_ref() == Some(*slot)));
+    let extra = extras(view, wish).max_by_key(|m| departure_order(view, m));
+    // Add before remove, but never more than one voter above the wish.
+    if open().next().is_some() && n <= wish.slots.len() {
+        return fill(view, wish, n, extra);
+    }
+    if let Some(extra) = extra {
+        let kind = if open().next().is_some() || n == wish.slots.len() + 1 && replaces(view) {
+            OperationKind::ReplaceLive
+        } else {
+            OperationKind::ScaleDown
+        };
+        let (kind, operation) = remove(extra, kind);
+        return Goal::Step(kind, operation);
+    }
+    if let Some((member, peer_url, _)) = wish.url_changes.first() {
+        let operation = Operation { kind: OperationKind::ChangeUrl, source: Some(*member), new: None };
+        return Goal::Step(StepKind::UpdateUrl { member: *member, peer_url: peer_url.clone() }, operation);
+    }
+    Goal::Reached
+}
+
+/// Whether the last step brought in the new voter of a replacement.
+fn replaces(view: &View) -> bool {
+    last_operation(view).is_some_and(|o| o.kind == OperationKind::ReplaceLive)
+}
+
+fn last_operation(view: &View) -> Option<Operation> {
+    let held = view.site(&view.me)?.observation.as_ref()?.record.intent.as_ref()?;
+    Some(held.intent.operation)
+}
+
+fn wanted(wish: &Wish, member: &MemberView) -> bool {
+    member.slot.as_ref().is_some_and(|slot| wish.slots.contains(slot))
+}
+
+fn extras<'a>(view: &'a View, wish: &'a Wish) -> impl Iterator<Item = &'a MemberView> {
+    view.voters().filter(|m| !wanted(wish, m))
+}
+
+/// Who goes first: dead before unknown before alive, from the most loaded site, the leader last (safety.md 5).
+fn departure_order(view: &View, m: &MemberView) -> (u8, usize, bool, std::cmp::Reverse<MemberId>) {
+    let rank = match m.life {
+        Life::DeadAttested | Life::DeadDeclared => 2,
+        Life::Unknown(_) => 1,
+        Life::Alive => 0,
+    };
+    let load = m.site().map_or(0, |site| view.voters_at(site));
+    (rank, load, view.leader != Some(m.id), std::cmp::Reverse(m.id))
+}
+
+/// One learner at a time: promote it, wait for it, or drop it.
+fn with_learner(view: &View, wish: &Wish, learner: &MemberView) -> Goal {
+    let duplicate = view.voters().any(|m| m.slot == learner.slot);
+    let different = view.checks.iter().any(|c| c.member == learner.id && !c.equal);
+    let stuck = view.learner.is_some_and(|track| track.member == learner.id && track.stalled_ms >= STUCK_LEARNER_MS);
+    // Its agent is heard and runs another incarnation in that slot: nobody will ever start this id.
+    let orphan = learner.site().and_then(|site| view.heard(site)).is_some_and(|o| {
+        o.offers.iter().any(|offer| Some(&offer.slot) == learner.slot.as_ref() && offer.peer_url == learner.peer_url)
+            && !o.members.iter().any(|m| m.member == Some(learner.id))
+            && view.since_change_ms > ORPHAN_MS
+    });
+    if !wanted(wish, learner) || duplicate || different || stuck || orphan || learner.life.dead() {
+        let (kind, operation) = remove(learner, OperationKind::DropLearner);
+        return Goal::Step(kind, operation);
+    }
+    let n = view.voters().count();
+    let source = extras(view, wish).max_by_key(|m| (m.site() == learner.site(), departure_order(view, m)));
+    let operation = match source {
+        Some(source) if n >= wish.slots.len() => {
+            Operation { kind: OperationKind::ReplaceLive, source: Some(source.id), new: Some(learner.id) }
+        }
+        _ => Operation { kind: OperationKind::ScaleUp, source: None, new: Some(learner.id) },
+    };
+    Goal::Step(StepKind::Promote { member: learner.id }, operation)
+}
+
+/// An agent binds a new id to its incarnation within a second or two of hearing of it; this is much more.
+const ORPHAN_MS: u64 = 60_000;
+
+/// A dead voter goes if it is not wanted, if its replacement is ready, or if two are dead (safety.md 5).
+fn dead_voter(view: &View, wish: &Wish) -> Option<(StepKind, Operation)> {
+    let dead = || view.voters().filter(|m| m.life.dead());
+    let first = dead().max_by_key(|m| (!wanted(wish, m), replacement_ready(view, wish, m), m.id))?;
+    let go = !wanted(wish, first) || replacement_ready(view, wish, first) || dead().count() >= 2;
+    go.then(|| remove(first, OperationKind::ReplaceDead))
+}
+
+fn replacement_ready(view: &View, wish: &Wish, dead: &MemberView) -> bool {
+    let free = |slot: &Slot| !view.voters().any(|m| m.id != dead.id && m.slot.as_ref() == Some(slot));
+    wish.slots.iter().filter(|slot| free(slot)).any(|slot| offer(view, slot).is_some())
+}
+
+/// The even state is left backwards when the new voter fell silent (rule I12).
+fn roll_back(view: &View) -> Option<(StepKind, Operation)> {
+    let operation = last_operation(view).filter(|o| o.kind == OperationKind::ReplaceLive)?;
+    let new = view.member(operation.new?).filter(|m| !m.learner && matches!(m.life, Life::Unknown(_)))?;
+    let even = view.voters().count() % 2 == 0;
+    let others_alive = view.voters().all(|m| m.id == new.id || m.life.alive());
+    (even && others_alive && view.since_change_ms >= EVEN_STATE_MS).then(|| remove(new, OperationKind::RollBack))
+}
+
+fn offer<'a>(view: &'a View, slot: &Slot) -> Option<&'a SlotOffer> {
+    view.heard(&slot.site)?.offers.iter().find(|offer| offer.slot == *slot)
+}
+
+/// Adds a learner for an open slot; in the same site as the voter that will go, if there is one.
+fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal {
+    let open = wish.slots.iter().filter(|slot| !view.voters().any(|m| m.slot.as_ref() == Some(*slot)));
+    let resting = |slot: &Slot| view.backing_off.iter().find(|(s, _)| s == slot);
+    let near = |slot: &Slot| extra.and_then(|m| m.site()) == Some(&slot.site);
+    let best = open.min_by_key(|slot| {
+        let ready = offer(view, slot).is_some() && resting(slot).is_none();
+        (!ready, !near(slot), view.voters_at(&slot.site), (*slot).clone())
+    });
+    let Some(slot) = best else { return Goal::Reached };
+    let Some(offer) = offer(view, slot) else { return Goal::Wait(Reason::new(Code::SlotNotReady).site(&slot.site)) };
+    if let Some((_, ms)) = resting(slot) {
+        return Goal::Wait(Reason::new(Code::TooSoon).site(&slot.site).numbers(0, *ms));
+    }
+    let operation = match extra {
+        Some(extra) if n == wish.slots.len() => {
+            Operation { kind: OperationKind::ReplaceLive, source: Some(extra.id), new: None }
+        }
+        _ => Operation { kind: OperationKind::ScaleUp, source: None, new: None },
+    };
+    let (peer_url, incarnation) = (offer.peer_url.clone(), offer.incarnation);
+    Goal::Step(StepKind::AddLearner { slot: slot.clone(), peer_url, incarnation }, operation)
+}
+
+/// One line of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// The step.
+    pub step: Step,
+    /// What the step waits for now; none = it could be taken at once.
+    pub waits: Option<Reason>,
+}
+
+/// A bound for plans: the longest sensible way (5 voters from two sites to two others) has about 40 steps.
+const MAX_STEPS: usize = 64;
+
+/// `next`, iterated on a model in which every step succeeds and every wait passes: for people.
+pub fn plan(view: &View, wish: &Wish) -> (Vec<Planned>, Decision) {
+    let mut model = view.clone();
+    let mut wish = wish.clone();
+    let mut steps = Vec::new();
+    let mut first_wait = next(view, &wish).reason().cloned();
+    // Any site may ask what will happen, not only the executor.
+    model.own_leads = model.leader.is_some();
+    loop {
+        settle(&mut model);
+        match next(&model, &wish) {
+            Decision::Step(step) if steps.len() < MAX_STEPS => {
+                apply(&mut model, &mut wish, &step);
+                steps.push(Planned { step: *step, waits: first_wait.take() });
+            }
+            end => return (steps, end),
+        }
+    }
+}
+
+/// Lets everything that only needs time pass. Who is alive stays as it is.
+fn settle(model: &mut View) {
+    model.since_change_ms = u64::MAX;
+    model.no_quorum_ms = 0;
+    model.freed.clear();
+    model.backing_off.clear();
+    model.open = None;
+    let list = model.members.iter().map(|m| ListedMember {
+        id: m.id,
+        name: if m.named { "named".into() } else { "".into() },
+        peer_url: m.peer_url.clone(),
+        learner: m.learner,
+    });
+    let list = MemberList::new(list.collect());
+    let digest = list.digest();
+    model.list = Some(list);
+    for member in model.members.iter_mut().filter(|m| m.life.alive()) {
+        member.list = Some(digest);
+        member.says_learner = Some(member.learner);
+        member.ready = true;
+    }
+    let voters: Vec<(MemberId, bool)> = model.members.iter().map(|m| (m.id, m.learner)).collect();
+    for (member, learner) in voters {
+        if !model.checks.iter().any(|c| c.member == member && c.as_voter != learner) {
+            model.checks.push(DataCheck { member, revision: Revision(1), equal: true, as_voter: !learner });
+        }
+        let linked = model.members.iter().map(|m| m.id).collect::<Vec<_>>();
+        complete_rows(model, &linked);
+    }
+    model.learner = model.members.iter().find(|m| m.learner && m.life.alive()).map(|m| LearnerTrack {
+        member: m.id,
+        good_samples: safety::GOOD_SAMPLES,
+        good_ms: safety::PROVEN_MS,
+        stalled_ms: 0,
+    });
+}
+
+fn complete_rows(model: &mut View, members: &[MemberId]) {
+    use crate::federation::observed::Link;
+    use std::sync::Arc;
+    for site in &mut model.sites {
+        let Some(observation) = &mut site.observation else { continue };
+        for member in members {
+            if observation.link(*member).is_none() {
+                let link = Link { member: *member, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1 };
+                Arc::make_mut(observation).links.push(link);
+            }
+        }
+    }
+}
+
+/// The model after a step that succeeded.
+fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
+    use std::sync::Arc;
+    match &step.kind {
+        StepKind::AddLearner { slot, peer_url, incarnation } => {
+            let id = MemberId(model.members.iter().map(|m| m.id.0).max().unwrap_or(0).wrapping_add(1));
+            model.members.push(MemberView {
+                id,
+                peer_url: peer_url.clone(),
+                slot: Some(slot.clone()),
+                learner: true,
+                named: true,
+                life: Life::Alive,
+                lag: Some(0),
+                list: None,
+                says_learner: Some(true),
+                ready: true,
+                alarm: false,
+                downgrading: false,
+                version: model.members.first().and_then(|m| m.version),
+                certificates_good: true,
+                incarnation: Some(*incarnation),
+                linked_ms: safety::PROVEN_MS,
+            });
+            model.commit = Index(model.commit.0 + 1);
+        }
+        StepKind::Promote { member } => {
+            if let Some(m) = model.members.iter_mut().find(|m| m.id == *member) {
+                m.learner = false;
+            }
+        }
+        StepKind::Remove { member, .. } => {
+            model.members.retain(|m| m.id != *member);
+            model.checks.retain(|c| c.member != *member);
+        }
+        StepKind::UpdateUrl { member, peer_url } => {
+            if let Some(m) = model.members.iter_mut().find(|m| m.id == *member) {
+                m.peer_url = peer_url.clone();
+            }
+            wish.url_changes.retain(|(id, _, _)| id != member);
+        }
+        StepKind::MoveLeader { to } => model.leader = Some(*to),
+        StepKind::ActivateSpec { generation, .. } => {
+            wish.generation = *generation;
+            wish.pending = None;
+        }
+        StepKind::Snapshot => {
+            for site in &mut model.sites {
+                if let Some(o) = &mut site.observation {
+                    Arc::make_mut(o).backup_age_s = Some(0);
+                }
+            }
+        }
+    }
+    remember(model, step);
+}
+
+/// The own record would hold the step as applied: replacements are told apart by it.
+fn remember(model: &mut View, step: &Step) {
+    use crate::id::{Epoch, OpId, Seq, Uid};
+    use crate::intent::{HeldIntent, Intent, IntentState};
+    use std::sync::Arc;
+    let Some(kind) = step.kind.intent() else { return };
+    let (me, term) = (model.me.clone(), model.term);
+    let Some(list) = model.list.as_ref().map(MemberList::digest) else { return };
+    let Some(observation) = model.sites.iter_mut().find(|s| s.name == me).and_then(|s| s.observation.as_mut()) else {
+        return;
+    };
+    let intent = Intent {
+        uid: observation.record.uid.unwrap_or(Uid(0)),
+        epoch: Epoch(0),
+        seq: Seq(0),
+        op: OpId(0),
+        kind,
+        list,
+        term,
+        executors: Vec::new(),
+        operation: step.operation,
+        closes: Vec::new(),
+        closes_ops: Vec::new(),
+        exception: None,
+        lost_members: Vec::new(),
+        spec: None,
+    };
+    let held = HeldIntent { intent: Arc::new(intent), state: IntentState::Applied, sent_by_me: false };
+    Arc::make_mut(&mut Arc::make_mut(observation).record).intent = Some(Arc::new(held));
+}
+
+/// What rules say of a step that nobody planned; used for `quorate plan --try` and to test the rules.
+pub fn judge_step(view: &View, wish: &Wish, kind: &StepKind, operation: Operation) -> Result<(), Reason> {
+    Proposed { view, wish, kind, operation }.permitted()
+}
+
+/// Whether a refusal of this rule can be set aside by a person (safety.md 3).
+pub const fn can_be_overridden(rule: Rule) -> bool {
+    matches!(rule, Rule::I3 | Rule::I13 | Rule::I17)
+}
