@@ -96,11 +96,19 @@ pub struct Situation<'a> {
 
 impl Situation<'_> {
     fn observation(&self, site: &SiteName) -> Option<&SiteObservation> {
-        self.heard.iter().find(|(name, _)| name == site).map(|(_, heard)| heard.observation.as_ref())
+        self.heard
+            .iter()
+            .find(|(name, _)| name == site)
+            .map(|(_, heard)| heard.observation.as_ref())
     }
 
     fn voting_sites(&self) -> Vec<SiteName> {
-        let mut sites: Vec<_> = self.spec.sites().filter(|s| !self.spec.skipped().contains(s)).cloned().collect();
+        let mut sites: Vec<_> = self
+            .spec
+            .sites()
+            .filter(|s| !self.spec.skipped().contains(s))
+            .cloned()
+            .collect();
         sites.sort();
         sites
     }
@@ -111,7 +119,10 @@ const HEARD_MS: u64 = 5_000;
 
 /// Decides the next move. Pure and total.
 pub fn next(s: Situation<'_>) -> BallotMove {
-    if s.record.seeded.is_some_and(|seeded| seeded.epoch == s.record.epoch) {
+    if s.record
+        .seeded
+        .is_some_and(|seeded| seeded.epoch == s.record.epoch)
+    {
         return BallotMove::Done;
     }
     if let Some(seeded) = learned(s) {
@@ -136,7 +147,10 @@ pub fn next(s: Situation<'_>) -> BallotMove {
 fn learned(s: Situation<'_>) -> Option<Seeded> {
     let uid = s.record.uid?;
     let records = s.heard.iter().map(|(_, heard)| &heard.observation.record);
-    records.filter(|r| r.uid == Some(uid)).filter_map(|r| r.seeded).find(|seeded| seeded.epoch == s.record.epoch)
+    records
+        .filter(|r| r.uid == Some(uid))
+        .filter_map(|r| r.seeded)
+        .find(|seeded| seeded.epoch == s.record.epoch)
 }
 
 /// A running federation that holds our very spec, seen from a site that holds nothing.
@@ -147,7 +161,13 @@ fn joinable(s: Situation<'_>) -> Option<Joining> {
     let records = s.heard.iter().map(|(_, heard)| &heard.observation.record);
     records
         .filter(|r| r.effective == Some(s.digest))
-        .filter_map(|r| Some(Joining { uid: r.uid?, seeded: r.seeded?, generation: r.generation }))
+        .filter_map(|r| {
+            Some(Joining {
+                uid: r.uid?,
+                seeded: r.seeded?,
+                generation: r.generation,
+            })
+        })
         .max_by_key(|joining| joining.seeded.epoch)
 }
 
@@ -155,9 +175,16 @@ fn agrees(s: Situation<'_>, site: &SiteName) -> Result<(), Reason> {
     if site == s.me {
         return Ok(());
     }
-    let heard = s.heard.iter().find(|(name, heard)| name == site && heard.age_ms < HEARD_MS);
-    let Some((_, heard)) = heard else { return Err(Reason::new(Code::WaitingForClusters).site(site)) };
-    let Some(digest) = heard.observation.spec else { return Err(Reason::new(Code::WaitingForClusters).site(site)) };
+    let heard = s
+        .heard
+        .iter()
+        .find(|(name, heard)| name == site && heard.age_ms < HEARD_MS);
+    let Some((_, heard)) = heard else {
+        return Err(Reason::new(Code::WaitingForClusters).site(site));
+    };
+    let Some(digest) = heard.observation.spec else {
+        return Err(Reason::new(Code::WaitingForClusters).site(site));
+    };
     if digest != s.digest {
         return Err(Reason::new(Code::SpecMismatch).site(site));
     }
@@ -199,25 +226,41 @@ fn self_vote(s: Situation<'_>, site: &SiteName) -> Option<Digest> {
 }
 
 fn fresh(s: Situation<'_>, sites: &[SiteName]) -> BallotMove {
-    let Some(coordinator) = sites.first() else { return BallotMove::Wait(Code::WaitingForClusters.into()) };
+    let Some(coordinator) = sites.first() else {
+        return BallotMove::Wait(Code::WaitingForClusters.into());
+    };
     if coordinator != s.me {
         return BallotMove::Wait(Reason::new(Code::WaitingForClusters).site(coordinator));
     }
-    let records = || sites.iter().filter_map(|site| s.observation(site)).map(|o| o.record.as_ref());
+    let records = || {
+        sites
+            .iter()
+            .filter_map(|site| s.observation(site))
+            .map(|o| o.record.as_ref())
+    };
     let mut uids: Vec<Uid> = records().filter_map(|r| r.uid).chain(s.record.uid).collect();
     uids.sort_unstable();
     uids.dedup();
     if uids.len() > 1 {
         let other = sites.iter().find(|site| {
-            s.observation(site).and_then(|o| o.record.uid).is_some_and(|uid| Some(&uid) != uids.first())
+            s.observation(site)
+                .and_then(|o| o.record.uid)
+                .is_some_and(|uid| Some(&uid) != uids.first())
         });
         return BallotMove::Wait(Reason::new(Code::BallotConflict).maybe_site(other));
     }
-    let highest = records().map(|r| r.epoch).chain([s.record.epoch]).max().unwrap_or_default();
+    let highest = records()
+        .map(|r| r.epoch)
+        .chain([s.record.epoch])
+        .max()
+        .unwrap_or_default();
     if let Err(reason) = clean(s.me, s.record) {
         return BallotMove::Wait(reason);
     }
-    BallotMove::Mint { uid: uids.first().copied(), epoch: highest.next() }
+    BallotMove::Mint {
+        uid: uids.first().copied(),
+        epoch: highest.next(),
+    }
 }
 
 /// Makes the ballot that the coordinator persists together with its own vote.
@@ -235,10 +278,14 @@ pub fn mint(s: Situation<'_>, uid: Uid, epoch: Epoch) -> Ballot {
 
 /// A site votes for a birth only if nothing lives there: its own interrupted seeding aside (safety.md 7.3).
 fn clean(site: &SiteName, record: &Record) -> Result<(), Reason> {
-    let alive = |i: &Incarnation| {
-        !matches!(i.state, IncarnationState::Planned | IncarnationState::Removed | IncarnationState::Lost)
-            && !(i.seed && record.seeded.is_none())
+    let ended = |i: &Incarnation| {
+        matches!(
+            i.state,
+            IncarnationState::Planned | IncarnationState::Removed | IncarnationState::Lost
+        )
     };
+    let interrupted = |i: &Incarnation| i.seed && record.seeded.is_none();
+    let alive = |i: &Incarnation| !ended(i) && !interrupted(i);
     if record.seeded.is_some() || record.incarnations.iter().any(alive) {
         return Err(Reason::new(Code::VoteRefused).site(site));
     }
@@ -313,7 +360,11 @@ pub fn learn(record: &Record, seeded: Seeded) -> Record {
     next.seeded = Some(seeded);
     if let (None, Some(ballot)) = (&record.effective, &record.vote) {
         let (digest, spec) = (ballot.spec_digest, Arc::clone(&ballot.spec));
-        next.effective = Some(Arc::new(Activated { generation: Generation(1), digest, spec }));
+        next.effective = Some(Arc::new(Activated {
+            generation: Generation(1),
+            digest,
+            spec,
+        }));
     }
     next
 }
@@ -325,6 +376,263 @@ pub fn join(record: &Record, joining: Joining, digest: Digest, spec: &Arc<Spec>)
     next.epoch = joining.seeded.epoch;
     next.seeded = Some(joining.seeded);
     let (generation, spec) = (joining.generation, Arc::clone(spec));
-    next.effective = Some(Arc::new(Activated { generation, digest, spec }));
+    next.effective = Some(Arc::new(Activated {
+        generation,
+        digest,
+        spec,
+    }));
     next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::federation::observed::RecordSummary;
+    use crate::id::{ClusterId, FederationKey, IncarnationId, MemberId};
+
+    fn site(name: &str) -> SiteName {
+        SiteName::new(name).unwrap()
+    }
+
+    struct World {
+        key: FederationKey,
+        spec: Arc<Spec>,
+        layout: Layout,
+        records: Vec<(SiteName, Record)>,
+        cut: Vec<SiteName>,
+    }
+
+    impl World {
+        fn new(spec: serde_json::Value) -> Self {
+            let key: FederationKey =
+                serde_json::from_str(r#"{"namespace": "etcd", "name": "main"}"#).unwrap();
+            let spec: Spec = serde_json::from_value(spec).unwrap();
+            let layout = spec.layout().unwrap();
+            let records = spec
+                .sites()
+                .map(|s| (s.clone(), Record::new(key.clone())))
+                .collect();
+            Self {
+                key,
+                spec: Arc::new(spec),
+                layout,
+                records,
+                cut: Vec::new(),
+            }
+        }
+
+        fn record(&self, name: &SiteName) -> &Record {
+            &self.records.iter().find(|(n, _)| n == name).unwrap().1
+        }
+
+        fn put(&mut self, name: &SiteName, record: Record) {
+            self.records.iter_mut().find(|(n, _)| n == name).unwrap().1 = record;
+        }
+
+        fn heard(&self) -> Vec<(SiteName, Heard)> {
+            let digest = self.spec.digest(&self.key);
+            let seen = |(name, record): &(SiteName, Record)| {
+                let record: Arc<RecordSummary> = Arc::new(record.summary());
+                let o = SiteObservation {
+                    spec: Some(digest),
+                    record,
+                    ..SiteObservation::empty(name.clone())
+                };
+                let age_ms = if self.cut.contains(name) { 60_000 } else { 0 };
+                (
+                    name.clone(),
+                    Heard {
+                        observation: Arc::new(o),
+                        age_ms,
+                    },
+                )
+            };
+            self.records.iter().map(seen).collect()
+        }
+
+        fn next(&self, me: &SiteName) -> BallotMove {
+            let (heard, digest) = (self.heard(), self.spec.digest(&self.key));
+            let (spec, layout, record) = (&self.spec, &self.layout, self.record(me));
+            next(Situation {
+                me,
+                spec,
+                digest,
+                layout,
+                record,
+                heard: &heard,
+            })
+        }
+
+        fn vote(&self, me: &SiteName, ballot: &Arc<Ballot>) -> Result<Record, Reason> {
+            let digest = Some(self.spec.digest(&self.key));
+            let voter = Voter {
+                site: me,
+                digest,
+                record_missing: false,
+                foreign_data: false,
+            };
+            vote(self.record(me), ballot, voter)
+        }
+
+        fn ballot(&self, me: &SiteName, uid: Uid, epoch: Epoch) -> Arc<Ballot> {
+            let (heard, digest) = (self.heard(), self.spec.digest(&self.key));
+            let (spec, layout, record) = (&self.spec, &self.layout, self.record(me));
+            Arc::new(mint(
+                Situation {
+                    me,
+                    spec,
+                    digest,
+                    layout,
+                    record,
+                    heard: &heard,
+                },
+                uid,
+                epoch,
+            ))
+        }
+    }
+
+    fn three() -> World {
+        World::new(serde_json::json!({"clusters": [{"name": "east"}, {"name": "north"}, {"name": "west"}]}))
+    }
+
+    #[test]
+    fn three_sites_agree_on_one_seed() {
+        let mut w = three();
+        let (east, north, west) = (site("east"), site("north"), site("west"));
+        assert_eq!(
+            w.next(&east),
+            BallotMove::Mint {
+                uid: None,
+                epoch: Epoch(1)
+            }
+        );
+        assert!(matches!(w.next(&west), BallotMove::Wait(r) if r.code == Code::WaitingForClusters));
+        let ballot = w.ballot(&east, Uid(7), Epoch(1));
+        w.put(&east, w.vote(&east, &ballot).unwrap());
+        let BallotMove::AskVotes(asked, missing) = w.next(&east) else {
+            panic!("votes are asked for")
+        };
+        assert_eq!(
+            (asked.digest(), missing),
+            (ballot.digest(), vec![north.clone(), west.clone()])
+        );
+        w.put(&north, w.vote(&north, &ballot).unwrap());
+        assert!(matches!(w.next(&east), BallotMove::AskVotes(_, missing) if missing == [west.clone()]));
+        w.put(&west, w.vote(&west, &ballot).unwrap());
+        assert!(matches!(w.next(&east), BallotMove::Seed(_)));
+        assert!(
+            matches!(w.next(&west), BallotMove::Wait(_)),
+            "only the seed's site starts"
+        );
+        let seeded = Seeded {
+            epoch: Epoch(1),
+            cluster: ClusterId(1),
+            member: MemberId(2),
+        };
+        w.put(&east, learn(w.record(&east), seeded));
+        assert_eq!(w.next(&west), BallotMove::Learn(seeded));
+        let learnt = learn(w.record(&west), seeded);
+        assert_eq!(learnt.effective.as_ref().unwrap().generation, Generation(1));
+        w.put(&west, learnt);
+        assert_eq!(w.next(&west), BallotMove::Done);
+    }
+
+    #[test]
+    fn a_silent_site_is_waited_for_by_name() {
+        let mut w = three();
+        w.cut = vec![site("west")];
+        let BallotMove::Wait(reason) = w.next(&site("east")) else {
+            panic!("must wait")
+        };
+        assert_eq!(
+            (reason.code, reason.site),
+            (Code::WaitingForClusters, Some(site("west")))
+        );
+    }
+
+    #[test]
+    fn one_vote_per_epoch_ever_and_a_uid_binds() {
+        let mut w = three();
+        let (east, west) = (site("east"), site("west"));
+        let first = w.ballot(&east, Uid(7), Epoch(1));
+        w.put(&west, w.vote(&west, &first).unwrap());
+        assert!(w.vote(&west, &first).is_ok(), "the same ballot again");
+        let second = Arc::new(Ballot {
+            seed: Slot {
+                site: west.clone(),
+                ..first.seed.clone()
+            },
+            ..first.as_ref().clone()
+        });
+        assert_eq!(w.vote(&west, &second).unwrap_err().code, Code::BallotConflict);
+        let fresh_uid = w.ballot(&east, Uid(8), Epoch(2));
+        assert_eq!(w.vote(&west, &fresh_uid).unwrap_err().code, Code::BallotConflict);
+        let higher = w.ballot(&east, Uid(7), Epoch(2));
+        let voted = w.vote(&west, &higher).unwrap();
+        assert_eq!(voted.epoch, Epoch(2));
+    }
+
+    #[test]
+    fn data_of_an_earlier_life_refuse_the_vote() {
+        let mut w = three();
+        let (east, west) = (site("east"), site("west"));
+        let ballot = w.ballot(&east, Uid(7), Epoch(1));
+        let slot = Slot {
+            site: west.clone(),
+            ordinal: 0,
+            zone: crate::federation::layout::default_zone(),
+        };
+        let mut record = w.record(&west).clone();
+        record
+            .incarnations
+            .push(crate::node::planned(&record, &slot, IncarnationId(1), false));
+        w.put(&west, record.clone());
+        assert!(
+            w.vote(&west, &ballot).is_ok(),
+            "a planned incarnation holds nothing"
+        );
+        record.incarnations[0].state = IncarnationState::Voter;
+        w.put(&west, record);
+        assert_eq!(w.vote(&west, &ballot).unwrap_err().code, Code::VoteRefused);
+    }
+
+    #[test]
+    fn a_higher_ballot_fences_an_interrupted_seeding() {
+        let mut w = three();
+        let east = site("east");
+        let ballot = w.ballot(&east, Uid(7), Epoch(1));
+        let mut record = w.vote(&east, &ballot).unwrap();
+        let mut seed = crate::node::planned(&record, &ballot.seed, IncarnationId(1), true);
+        seed.state = IncarnationState::Started;
+        record.incarnations.push(seed);
+        w.put(&east, record);
+        let voted = w.vote(&east, &w.ballot(&east, Uid(7), Epoch(2))).unwrap();
+        assert_eq!(voted.incarnations[0].state, IncarnationState::Removed);
+    }
+
+    #[test]
+    fn a_skipped_site_joins_later() {
+        let spec = serde_json::json!({
+            "clusters": [{"name": "east"}, {"name": "north"}, {"name": "west"}],
+            "bootstrap": {"skipClusters": ["west"]},
+        });
+        let mut w = World::new(spec);
+        let (east, north, west) = (site("east"), site("north"), site("west"));
+        let ballot = w.ballot(&east, Uid(7), Epoch(1));
+        assert_eq!(w.vote(&west, &ballot).unwrap_err().code, Code::VoteRefused);
+        let seeded = Seeded {
+            epoch: Epoch(1),
+            cluster: ClusterId(1),
+            member: MemberId(2),
+        };
+        for voter in [&east, &north] {
+            w.put(voter, learn(&w.vote(voter, &ballot).unwrap(), seeded));
+        }
+        let BallotMove::Join(joining) = w.next(&west) else {
+            panic!("joins")
+        };
+        let joined = join(w.record(&west), joining, w.spec.digest(&w.key), &w.spec);
+        assert_eq!((joined.uid, joined.seeded), (Some(Uid(7)), Some(seeded)));
+    }
 }

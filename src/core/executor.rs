@@ -159,7 +159,9 @@ enum State {
     Marking,
     Fencing,
     Sending,
-    Confirming { refused: Option<String> },
+    Confirming {
+        refused: bool,
+    },
     RestingUnknown,
     ReadingUnknown,
     Unmarking(Reason),
@@ -234,7 +236,7 @@ impl Executor {
             (State::Marking, Answer::Marked(true)) => self.go(State::Fencing, Effect::ProveRole),
             (State::Marking, Answer::Marked(false)) => finish(Outcome::Interrupted(self.no_record())),
             (State::Fencing, Answer::Role(role)) => self.fenced(role),
-            (State::Sending, Answer::Sent(result)) => self.sent(result),
+            (State::Sending, Answer::Sent(result)) => self.sent(&result),
             (State::Confirming { refused }, Answer::Role(role)) => self.confirmed(role, refused),
             (State::RestingUnknown, Answer::Waited) => self.go(State::ReadingUnknown, Effect::ProveRole),
             (State::ReadingUnknown, Answer::Role(role)) => self.read_unknown(role),
@@ -257,7 +259,9 @@ impl Executor {
     }
 
     fn not_leader(&self) -> Effect {
-        finish(Outcome::Interrupted(Reason::new(Code::NotExecutor).site(&self.id.me)))
+        finish(Outcome::Interrupted(
+            Reason::new(Code::NotExecutor).site(&self.id.me),
+        ))
     }
 
     fn no_record(&self) -> Reason {
@@ -266,7 +270,9 @@ impl Executor {
 
     /// Step 1 is done; step 2: records of everybody, own one included.
     fn proved(&mut self, role: Option<Role>) -> Effect {
-        let Some(role) = role.filter(|role| role.leads) else { return self.not_leader() };
+        let Some(role) = role.filter(|role| role.leads) else {
+            return self.not_leader();
+        };
         self.role = Some(role);
         self.go(State::Collecting, Effect::Collect(Vec::new()))
     }
@@ -280,7 +286,9 @@ impl Executor {
                 let reason = Reason::new(Code::WrongEpoch).numbers(record.epoch.0, self.id.epoch.0);
                 return finish(Outcome::Interrupted(reason.site(&self.id.me)));
             }
-            let Some(held) = record.intent.as_ref().filter(|held| held.open()) else { continue };
+            let Some(held) = record.intent.as_ref().filter(|held| held.open()) else {
+                continue;
+            };
             match opens.iter_mut().find(|open| open.op == held.intent.op) {
                 Some(open) if open.seq < held.intent.seq => *open = Arc::clone(&held.intent),
                 Some(_) => {}
@@ -293,18 +301,28 @@ impl Executor {
 
     fn highest(&self) -> Seq {
         let bound = |r: &&RecordSummary| r.uid == Some(self.id.uid) && r.epoch == self.id.epoch;
-        self.records.iter().filter_map(|(_, r)| r.as_ref()).filter(bound).map(RecordSummary::seq).max().unwrap_or(Seq(0))
+        self.records
+            .iter()
+            .filter_map(|(_, r)| r.as_ref())
+            .filter(bound)
+            .map(RecordSummary::seq)
+            .max()
+            .unwrap_or(Seq(0))
     }
 
     /// Voters whose agents answered with a readable record of this federation.
     fn covered(&self, view: &View) -> usize {
         let counts = |r: &RecordSummary| r.uid == Some(self.id.uid) && !r.missing && r.epoch == self.id.epoch;
-        let answered = self.records.iter().filter(|(_, r)| r.as_ref().is_some_and(counts));
+        let answered = self
+            .records
+            .iter()
+            .filter(|(_, r)| r.as_ref().is_some_and(counts));
         answered.map(|(site, _)| view.voters_at(site)).sum()
     }
 
     fn looked(&mut self, mut look: Box<Look>) -> Effect {
-        let same_list = self.role.as_ref().map(|r| r.list.digest()) == look.view.list.as_ref().map(MemberList::digest);
+        let same_list =
+            self.role.as_ref().map(|r| r.list.digest()) == look.view.list.as_ref().map(MemberList::digest);
         if !same_list || !look.view.own_leads {
             let reason = Reason::new(Code::FenceFailed).site(&self.id.me);
             return finish(Outcome::Interrupted(reason));
@@ -317,8 +335,11 @@ impl Executor {
         }
         look.view.open = None;
         let decision = plan::next(&look.view, &look.wish);
-        let Decision::Step(step) = decision else { return finish(Outcome::Decided(decision)) };
-        if let Err(violation) = check::verify(&look.raw, &self.id.me, &look.wish, &step.kind, step.overridden) {
+        let Decision::Step(step) = decision else {
+            return finish(Outcome::Decided(decision));
+        };
+        if let Err(violation) = check::verify(&look.raw, &self.id.me, &look.wish, &step.kind, step.overridden)
+        {
             return finish(Outcome::Rejected(Box::new(step.kind), violation));
         }
         match step.kind.intent() {
@@ -336,15 +357,24 @@ impl Executor {
             return None;
         }
         let silent = |site: &SiteName| {
-            !self.records.iter().any(|(name, r)| name == site && r.as_ref().is_some_and(|r| !r.missing))
+            !self
+                .records
+                .iter()
+                .any(|(name, r)| name == site && r.as_ref().is_some_and(|r| !r.missing))
         };
         let missing = view.voters().filter_map(|m| m.site()).find(|site| silent(site));
-        Some(Reason::new(Code::NotAcknowledged).maybe_site(missing).numbers(have as u64, need as u64))
+        Some(
+            Reason::new(Code::NotAcknowledged)
+                .maybe_site(missing)
+                .numbers(have as u64, need as u64),
+        )
     }
 
     fn read_after_rest(&mut self, role: Option<Role>) -> Effect {
         let term = self.role.as_ref().map(|r| r.term);
-        let Some(role) = role.filter(|role| role.leads && Some(role.term) == term) else { return self.not_leader() };
+        let Some(role) = role.filter(|role| role.leads && Some(role.term) == term) else {
+            return self.not_leader();
+        };
         self.role = Some(role);
         self.go(State::LookingAfterRest, Effect::Look)
     }
@@ -352,24 +382,39 @@ impl Executor {
     /// Step 3: open intents end first.
     fn close_open(&mut self, mut look: Box<Look>) -> Effect {
         look.view.open = None;
-        let Some(role) = self.role.clone() else { return self.not_leader() };
-        let evidence =
-            Evidence { list: &role.list, records: &self.records, view: &look.view, wish: &look.wish };
-        let endings: Vec<(Arc<Intent>, Ending)> =
-            self.opens.iter().map(|open| (Arc::clone(open), resolve::ending(open, evidence))).collect();
+        let Some(role) = self.role.clone() else {
+            return self.not_leader();
+        };
+        let evidence = Evidence {
+            list: &role.list,
+            records: &self.records,
+            view: &look.view,
+            wish: &look.wish,
+        };
+        let endings: Vec<(Arc<Intent>, Ending)> = self
+            .opens
+            .iter()
+            .map(|open| (Arc::clone(open), resolve::ending(open, evidence)))
+            .collect();
         if let Some((intent, _)) = endings.iter().find(|(_, ending)| *ending == Ending::Applied) {
-            return self.tell(Arc::clone(intent), IntentState::Applied, Vec::new());
+            return self.tell(intent, IntentState::Applied, Vec::new());
         }
-        let again: Vec<_> =
-            endings.iter().filter(|(_, e)| matches!(e, Ending::Again(_) | Ending::Instead(_))).collect();
+        let again: Vec<_> = endings
+            .iter()
+            .filter(|(_, e)| matches!(e, Ending::Again(_) | Ending::Instead(_)))
+            .collect();
         if let Some((_, Ending::Wait(reason))) = endings.iter().find(|(_, e)| matches!(e, Ending::Wait(_))) {
             return finish(Outcome::Interrupted(reason.clone()));
         }
         if again.len() > 1 {
-            let reason = again.first().map_or_else(|| Code::IntentUnresolved.into(), |(i, _)| resolve::unresolved(i));
+            let reason = again
+                .first()
+                .map_or_else(|| Code::IntentUnresolved.into(), |(i, _)| resolve::unresolved(i));
             return finish(Outcome::Interrupted(reason));
         }
-        let chosen = again.first().map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
+        let chosen = again
+            .first()
+            .map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
         self.closing = self.opens.clone();
         match chosen {
             Some((open, Ending::Again(kind))) => self.propose_again(look, &open, kind, open.op),
@@ -378,7 +423,9 @@ impl Executor {
                 self.propose_again(look, &open, kind, fresh)
             }
             _ => {
-                let Some(first) = self.opens.first().cloned() else { return finish(Outcome::Interrupted(Code::IntentUnresolved.into())) };
+                let Some(first) = self.opens.first().cloned() else {
+                    return finish(Outcome::Interrupted(Code::IntentUnresolved.into()));
+                };
                 let fresh = look.fresh;
                 self.propose_again(look, &first, IntentKind::Void { closes: first.op }, fresh)
             }
@@ -387,12 +434,21 @@ impl Executor {
 
     fn propose_again(&mut self, look: Box<Look>, open: &Intent, kind: IntentKind, op: OpId) -> Effect {
         let operation = match kind {
-            IntentKind::Remove { member, learner: true } if op != open.op => {
-                Operation { kind: OperationKind::DropLearner, source: Some(member), new: None }
-            }
+            IntentKind::Remove {
+                member,
+                learner: true,
+            } if op != open.op => Operation {
+                kind: OperationKind::DropLearner,
+                source: Some(member),
+                new: None,
+            },
             _ => open.operation,
         };
-        let mut executors = if op == open.op { open.executors.clone() } else { Vec::new() };
+        let mut executors = if op == open.op {
+            open.executors.clone()
+        } else {
+            Vec::new()
+        };
         if !executors.contains(&self.id.me) {
             executors.push(self.id.me.clone());
         }
@@ -404,13 +460,26 @@ impl Executor {
         self.send_proposal(look, intent)
     }
 
-    fn propose(&mut self, look: Box<Look>, kind: IntentKind, operation: Operation, overridden: bool) -> Effect {
+    fn propose(
+        &mut self,
+        look: Box<Look>,
+        kind: IntentKind,
+        operation: Operation,
+        overridden: bool,
+    ) -> Effect {
         let fresh = look.fresh;
         let intent = self.intent_for(&look, kind, operation, fresh, overridden);
         self.send_proposal(look, intent)
     }
 
-    fn intent_for(&self, look: &Look, kind: IntentKind, operation: Operation, op: OpId, overridden: bool) -> Intent {
+    fn intent_for(
+        &self,
+        look: &Look,
+        kind: IntentKind,
+        operation: Operation,
+        op: OpId,
+        overridden: bool,
+    ) -> Intent {
         let spec = match &kind {
             IntentKind::ActivateSpec { .. } => look.spec.clone(),
             _ => None,
@@ -426,13 +495,25 @@ impl Executor {
             seq: self.highest().next(),
             op,
             kind,
-            list: self.role.as_ref().map_or(crate::id::Digest([0; 32]), |r| r.list.digest()),
+            list: self
+                .role
+                .as_ref()
+                .map_or(crate::id::Digest([0; 32]), |r| r.list.digest()),
             term: self.role.as_ref().map(|r| r.term).unwrap_or_default(),
             executors: vec![self.id.me.clone()],
             operation,
             closes: self.opens.iter().map(|open| open.seq).collect(),
-            closes_ops: self.opens.iter().map(|open| open.op).filter(|closed| *closed != op).collect(),
-            exception: if overridden { look.wish.exception.clone() } else { None },
+            closes_ops: self
+                .opens
+                .iter()
+                .map(|open| open.op)
+                .filter(|closed| *closed != op)
+                .collect(),
+            exception: if overridden {
+                look.wish.exception.clone()
+            } else {
+                None
+            },
             lost_members,
             spec,
         }
@@ -457,31 +538,50 @@ impl Executor {
 
     /// Step 5: q(n) voters' agents, the own one, and the target's if the target is alive.
     fn acknowledged(&mut self, acks: Vec<(SiteName, Result<bool, Reason>)>) -> Effect {
-        let (Some(look), Some(intent)) = (&self.look, self.intent.clone()) else { return self.not_leader() };
+        let (Some(look), Some(intent)) = (&self.look, self.intent.clone()) else {
+            return self.not_leader();
+        };
         let view = &look.view;
         let yes = |site: &SiteName| acks.iter().any(|(name, ack)| name == site && ack.is_ok());
-        let have: usize = acks.iter().filter(|(_, a)| a.is_ok()).map(|(s, _)| view.voters_at(s)).sum();
+        let have: usize = acks
+            .iter()
+            .filter(|(_, a)| a.is_ok())
+            .map(|(s, _)| view.voters_at(s))
+            .sum();
         let need = quorum(view.voters().count());
         let target = match &intent.kind {
             IntentKind::AddLearner { slot, .. } => Some(&slot.site),
-            kind => kind.target().and_then(|id| view.member(id)).filter(|m| m.life.alive()).and_then(|m| m.site()),
+            kind => kind
+                .target()
+                .and_then(|id| view.member(id))
+                .filter(|m| m.life.alive())
+                .and_then(|m| m.site()),
         };
         let missing_target = target.filter(|site| !yes(site));
-        let failed = if !yes(&self.id.me) { Some(self.id.me.clone()) } else { missing_target.cloned() };
+        let failed = if yes(&self.id.me) {
+            missing_target.cloned()
+        } else {
+            Some(self.id.me.clone())
+        };
         if failed.is_some() || have < need {
             let refusal = acks.iter().find_map(|(_, ack)| ack.as_ref().err().cloned());
             let site = failed.or_else(|| acks.iter().find(|(_, a)| a.is_err()).map(|(s, _)| s.clone()));
-            let reason = Reason::new(Code::NotAcknowledged).maybe_site(site.as_ref()).numbers(have as u64, need as u64);
+            let reason = Reason::new(Code::NotAcknowledged)
+                .maybe_site(site.as_ref())
+                .numbers(have as u64, need as u64);
             return self.give_up(refusal.unwrap_or(reason));
         }
-        self.acked = acks.into_iter().filter_map(|(site, ack)| Some((site, ack.ok()?))).collect();
+        self.acked = acks
+            .into_iter()
+            .filter_map(|(site, ack)| Some((site, ack.ok()?)))
+            .collect();
         if let Err(reason) = self.closed_for_good() {
             return finish(Outcome::Interrupted(reason));
         }
         match intent.kind {
             IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => {
                 let closed = self.closed_ops(intent.op);
-                self.tell(intent, IntentState::Applied, closed)
+                self.tell(&intent, IntentState::Applied, closed)
             }
             IntentKind::AddLearner { .. }
             | IntentKind::Promote { .. }
@@ -492,8 +592,15 @@ impl Executor {
 
     /// Ops other than the proposed one end with it, void, if their executors have attested.
     fn closed_for_good(&self) -> Result<(), Reason> {
-        let (Some(look), Some(role), Some(intent)) = (&self.look, &self.role, &self.intent) else { return Ok(()) };
-        let evidence = Evidence { list: &role.list, records: &self.records, view: &look.view, wish: &look.wish };
+        let (Some(look), Some(role), Some(intent)) = (&self.look, &self.role, &self.intent) else {
+            return Ok(());
+        };
+        let evidence = Evidence {
+            list: &role.list,
+            records: &self.records,
+            view: &look.view,
+            wish: &look.wish,
+        };
         for open in self.closing.iter().filter(|open| open.op != intent.op) {
             // A removed learner can never be promoted: the removal itself is the proof.
             let by_removal = matches!((&open.kind, &intent.kind),
@@ -506,39 +613,66 @@ impl Executor {
     }
 
     fn closed_ops(&self, op: OpId) -> Vec<OpId> {
-        self.closing.iter().map(|open| open.op).filter(|closed| *closed != op).collect()
+        self.closing
+            .iter()
+            .map(|open| open.op)
+            .filter(|closed| *closed != op)
+            .collect()
     }
 
     /// Nothing was sent under this number. A fresh op is void by that; an older one may have been sent before.
     fn give_up(&mut self, reason: Reason) -> Effect {
-        let fresh = self.intent.as_ref().is_some_and(|i| i.executors.len() == 1 && self.closing.is_empty());
-        if fresh { self.void(reason) } else { finish(Outcome::Interrupted(reason)) }
+        let fresh = self
+            .intent
+            .as_ref()
+            .is_some_and(|i| i.executors.len() == 1 && self.closing.is_empty());
+        if fresh {
+            self.void(reason)
+        } else {
+            finish(Outcome::Interrupted(reason))
+        }
     }
 
     fn void(&mut self, reason: Reason) -> Effect {
-        let Some(intent) = self.intent.clone() else { return finish(Outcome::Interrupted(reason)) };
+        let Some(intent) = self.intent.clone() else {
+            return finish(Outcome::Interrupted(reason));
+        };
         let outcome = Outcome::Voided(intent.kind.clone(), reason);
         let resolution = Self::resolution(&intent, IntentState::Void, Vec::new());
         self.go(State::Telling(outcome), Effect::Tell(resolution, Vec::new()))
     }
 
-    fn tell(&mut self, intent: Arc<Intent>, state: IntentState, closed: Vec<OpId>) -> Effect {
+    fn tell(&mut self, intent: &Arc<Intent>, state: IntentState, closed: Vec<OpId>) -> Effect {
         let outcome = Outcome::Applied(intent.kind.clone(), intent.operation);
-        let resolution = Self::resolution(&intent, state, closed);
+        let resolution = Self::resolution(intent, state, closed);
         self.go(State::Telling(outcome), Effect::Tell(resolution, Vec::new()))
     }
 
     fn resolution(intent: &Arc<Intent>, state: IntentState, closed: Vec<OpId>) -> Arc<Resolution> {
-        let Intent { uid, epoch, seq, op, .. } = **intent;
-        Arc::new(Resolution { uid, epoch, seq, op, state, closed, intent: Arc::clone(intent) })
+        let Intent {
+            uid, epoch, seq, op, ..
+        } = **intent;
+        Arc::new(Resolution {
+            uid,
+            epoch,
+            seq,
+            op,
+            state,
+            closed,
+            intent: Arc::clone(intent),
+        })
     }
 
     /// Step 7: leader, term and list unchanged, then send within a second.
     fn fenced(&mut self, role: Option<Role>) -> Effect {
-        let Some(intent) = self.intent.clone() else { return self.not_leader() };
+        let Some(intent) = self.intent.clone() else {
+            return self.not_leader();
+        };
         let valid = role.filter(|r| r.leads && r.term == intent.term && r.list.digest() == intent.list);
         let Some(role) = valid else {
-            let reason = Reason::new(Code::FenceFailed).site(&self.id.me).numbers(0, intent.term.0);
+            let reason = Reason::new(Code::FenceFailed)
+                .site(&self.id.me)
+                .numbers(0, intent.term.0);
             return self.unmark(reason);
         };
         let call = match &intent.kind {
@@ -549,11 +683,20 @@ impl Executor {
             IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => return self.not_leader(),
         };
         let not_after_ms = role.at_ms + FENCE_MS;
-        self.go(State::Sending, Effect::Send { call, deadline_ms: self.id.deadline_ms, not_after_ms })
+        self.go(
+            State::Sending,
+            Effect::Send {
+                call,
+                deadline_ms: self.id.deadline_ms,
+                not_after_ms,
+            },
+        )
     }
 
     fn unmark(&mut self, reason: Reason) -> Effect {
-        let Some(intent) = &self.intent else { return self.not_leader() };
+        let Some(intent) = &self.intent else {
+            return self.not_leader();
+        };
         let seq = intent.seq;
         // An op that was proposed before may have been sent under its earlier number: its flag stays.
         if intent.executors.len() > 1 || !self.closing.is_empty() {
@@ -562,10 +705,10 @@ impl Executor {
         self.go(State::Unmarking(reason), Effect::MarkSent(seq, false))
     }
 
-    fn sent(&mut self, result: CallResult) -> Effect {
+    fn sent(&mut self, result: &CallResult) -> Effect {
         match result {
-            CallResult::Done => self.go(State::Confirming { refused: None }, Effect::ProveRole),
-            CallResult::Refused(text) => self.go(State::Confirming { refused: Some(text) }, Effect::ProveRole),
+            CallResult::Done => self.go(State::Confirming { refused: false }, Effect::ProveRole),
+            CallResult::Refused(_) => self.go(State::Confirming { refused: true }, Effect::ProveRole),
             CallResult::NotSent => {
                 let reason = Reason::new(Code::FenceFailed).site(&self.id.me);
                 self.unmark(reason)
@@ -574,32 +717,37 @@ impl Executor {
         }
     }
 
-    fn confirmed(&mut self, role: Option<Role>, refused: Option<String>) -> Effect {
-        let Some(intent) = self.intent.clone() else { return self.not_leader() };
-        let Some(role) = role else { return self.go(State::RestingUnknown, Effect::Wait(self.id.deadline_ms)) };
+    fn confirmed(&mut self, role: Option<Role>, refused: bool) -> Effect {
+        let Some(intent) = self.intent.clone() else {
+            return self.not_leader();
+        };
+        let Some(role) = role else {
+            return self.go(State::RestingUnknown, Effect::Wait(self.id.deadline_ms));
+        };
         if resolve::effect_present(&intent, &role.list) {
             let closed = self.closed_ops(intent.op);
-            return self.tell(intent, IntentState::Applied, closed);
+            return self.tell(&intent, IntentState::Applied, closed);
         }
-        match refused {
-            Some(_) => {
-                let reason = Reason::new(Code::TooSoon).site(&self.id.me);
-                self.unmark(reason)
-            }
-            // etcd said yes and the list does not show it: only a later read can tell.
-            None => self.go(State::RestingUnknown, Effect::Wait(self.id.deadline_ms)),
+        if refused {
+            return self.unmark(Reason::new(Code::TooSoon).site(&self.id.me));
         }
+        // etcd said yes and the list does not show it: only a later read can tell.
+        self.go(State::RestingUnknown, Effect::Wait(self.id.deadline_ms))
     }
 
     /// I14: after an unknown outcome only the list decides, and only the same step may follow.
     fn read_unknown(&mut self, role: Option<Role>) -> Effect {
-        let Some(intent) = self.intent.clone() else { return self.not_leader() };
+        let Some(intent) = self.intent.clone() else {
+            return self.not_leader();
+        };
         let present = role.is_some_and(|role| resolve::effect_present(&intent, &role.list));
         if present {
             let closed = self.closed_ops(intent.op);
-            return self.tell(intent, IntentState::Applied, closed);
+            return self.tell(&intent, IntentState::Applied, closed);
         }
-        let reason = Reason::new(Code::OutcomeUnknown).site(&self.id.me).numbers(0, self.id.deadline_ms);
+        let reason = Reason::new(Code::OutcomeUnknown)
+            .site(&self.id.me)
+            .numbers(0, self.id.deadline_ms);
         finish(Outcome::Interrupted(reason))
     }
 
@@ -608,10 +756,19 @@ impl Executor {
         let same = |r: &Role| {
             r.leads && before.is_some_and(|b| b.term == r.term && b.list.digest() == r.list.digest())
         };
-        let Some(role) = role.filter(same) else { return self.not_leader() };
+        let Some(role) = role.filter(same) else {
+            return self.not_leader();
+        };
         let not_after_ms = role.at_ms + FENCE_MS;
         let (call, deadline_ms) = (Call::MoveLeader(to), self.id.deadline_ms);
-        self.go(State::Moving(to), Effect::Send { call, deadline_ms, not_after_ms })
+        self.go(
+            State::Moving(to),
+            Effect::Send {
+                call,
+                deadline_ms,
+                not_after_ms,
+            },
+        )
     }
 }
 

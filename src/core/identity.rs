@@ -1,7 +1,9 @@
 //! Rule I5: may this data directory be started? Decided from the record beside it, the mark from outside the volume,
 //! what its log says, and the grant. Used by the supervisor, with or without an agent.
 
-use crate::federation::member::{DirFacts, Grant, GrantKind, Incarnation, IncarnationState, Mark, OutsideMark};
+use crate::federation::member::{
+    DirFacts, Grant, GrantKind, Incarnation, IncarnationState, Mark, OutsideMark,
+};
 use crate::reason::{Code, Reason};
 
 /// What the guard permits.
@@ -40,7 +42,9 @@ pub struct Evidence<'a> {
 
 /// Decides whether etcd may start (rule I5).
 pub fn decide(e: Evidence<'_>) -> Start {
-    let Some(grant) = e.grant else { return without_grant(e) };
+    let Some(grant) = e.grant else {
+        return without_grant(e);
+    };
     let reason = |code: Code| {
         let reason = Reason::new(code).site(&grant.slot.site);
         match e.incarnation.and_then(|i| i.member).or(grant.member) {
@@ -57,7 +61,10 @@ pub fn decide(e: Evidence<'_>) -> Start {
         return Start::Await(reason(Code::AwaitingGrant));
     }
     let outside = e.outside.filter(|mark| mark.incarnation == grant.incarnation);
-    let state = record.map(|i| i.state).max(outside.map(|mark| mark.state)).unwrap_or(IncarnationState::Planned);
+    let state = record
+        .map(|i| i.state)
+        .max(outside.map(|mark| mark.state))
+        .unwrap_or(IncarnationState::Planned);
     if state >= IncarnationState::Removing {
         return Start::Refuse(reason(Code::DataLost));
     }
@@ -72,8 +79,15 @@ pub fn decide(e: Evidence<'_>) -> Start {
         DirFacts::Empty if seeding(record, outside) => Start::New,
         DirFacts::Unreadable(_) if seeding(record, outside) => Start::ClearAndStart,
         DirFacts::Empty | DirFacts::Unreadable(_) => Start::Refuse(reason(Code::DataLost)),
-        DirFacts::Present { cluster, member, term, index } => {
-            let Some(record) = record else { return Start::Refuse(reason(Code::DataLost)) };
+        DirFacts::Present {
+            cluster,
+            member,
+            term,
+            index,
+        } => {
+            let Some(record) = record else {
+                return Start::Refuse(reason(Code::DataLost));
+            };
             let ours = |have: Option<u64>, dir: u64| have.is_none_or(|id| id == dir);
             let identity = ours(record.cluster.or(grant.cluster).map(|c| c.0), cluster.0)
                 && ours(record.member.or(grant.member).map(|m| m.0), member.0);
@@ -87,7 +101,11 @@ pub fn decide(e: Evidence<'_>) -> Start {
             if outside.is_none() {
                 return Start::Await(reason(Code::HighWaterMissing));
             }
-            let mark = record.mark.max(outside.map(|o| o.mark).unwrap_or_default()).max(grant.mark).max(e.seen);
+            let mark = record
+                .mark
+                .max(outside.map(|o| o.mark).unwrap_or_default())
+                .max(grant.mark)
+                .max(e.seen);
             if *index < mark.index || *term < mark.term {
                 return Start::Refuse(reason(Code::DataLost).numbers(index.0, mark.index.0));
             }

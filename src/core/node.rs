@@ -66,7 +66,11 @@ pub fn etcd_name(federation: &FederationKey, slot: &Slot, incarnation: Incarnati
 /// The incarnation that fills a slot now: the newest one that is neither removed nor lost.
 pub fn current<'a>(record: &'a Record, slot: &Slot) -> Option<&'a Incarnation> {
     let ended = |i: &Incarnation| matches!(i.state, IncarnationState::Removed | IncarnationState::Lost);
-    record.incarnations.iter().rev().find(|i| i.slot == *slot && !ended(i))
+    record
+        .incarnations
+        .iter()
+        .rev()
+        .find(|i| i.slot == *slot && !ended(i))
 }
 
 /// The next thing to do, if any, for the own members.
@@ -85,7 +89,9 @@ pub fn next(l: Local<'_>) -> Option<LocalAction> {
         match current(l.record, slot) {
             None => return Some(LocalAction::Plan(slot.clone())),
             Some(incarnation) => {
-                let Some((_, url)) = l.urls.iter().find(|(s, _)| s == slot) else { continue };
+                let Some((_, url)) = l.urls.iter().find(|(s, _)| s == slot) else {
+                    continue;
+                };
                 if let Some(action) = advance(l, incarnation, url, report) {
                     return Some(action);
                 }
@@ -112,21 +118,31 @@ pub fn next(l: Local<'_>) -> Option<LocalAction> {
 /// What happened to an incarnation: removed, lost, or to be archived.
 fn observe(l: Local<'_>, i: &Incarnation) -> Option<LocalAction> {
     let report = l.reports.iter().find(|r| r.slot == i.slot);
-    let here = report.and_then(|r| r.incarnation.as_ref()).is_some_and(|there| there.id == i.id);
+    let here = report
+        .and_then(|r| r.incarnation.as_ref())
+        .is_some_and(|there| there.id == i.id);
     match i.state {
         IncarnationState::Removed if here => Some(LocalAction::Archive(i.id, "removed")),
         IncarnationState::Lost if here => Some(LocalAction::Archive(i.id, "lost")),
         IncarnationState::Removed | IncarnationState::Lost | IncarnationState::Planned => None,
-        IncarnationState::Added | IncarnationState::Started | IncarnationState::Voter | IncarnationState::Removing => {
+        IncarnationState::Added
+        | IncarnationState::Started
+        | IncarnationState::Voter
+        | IncarnationState::Removing => {
             if removed(l, i) {
                 return Some(LocalAction::Mark(i.id, IncarnationState::Removed));
             }
-            let refused = report.is_some_and(|r| matches!(r.process, Process::Quarantined(_) | Process::Fenced));
+            let refused =
+                report.is_some_and(|r| matches!(r.process, Process::Quarantined(_) | Process::Fenced));
             if refused && i.state >= IncarnationState::Started {
                 return Some(LocalAction::Mark(i.id, IncarnationState::Lost));
             }
-            let voter = i.member.zip(l.list).is_some_and(|(id, (list, _))| list.get(id).is_some_and(|m| !m.learner));
-            (i.state == IncarnationState::Started && voter).then_some(LocalAction::Mark(i.id, IncarnationState::Voter))
+            let voter = i
+                .member
+                .zip(l.list)
+                .is_some_and(|(id, (list, _))| list.get(id).is_some_and(|m| !m.learner));
+            (i.state == IncarnationState::Started && voter)
+                .then_some(LocalAction::Mark(i.id, IncarnationState::Voter))
         }
     }
 }
@@ -139,10 +155,17 @@ fn removed(l: Local<'_>, i: &Incarnation) -> bool {
         return true;
     }
     // A list that is not younger than the incarnation's own knowledge proves nothing.
-    l.list.is_some_and(|(list, term)| list.get(id).is_none() && term > i.mark.term && i.state >= IncarnationState::Started)
+    l.list.is_some_and(|(list, term)| {
+        list.get(id).is_none() && term > i.mark.term && i.state >= IncarnationState::Started
+    })
 }
 
-fn advance(l: Local<'_>, i: &Incarnation, url: &PeerUrl, report: Option<&MemberReport>) -> Option<LocalAction> {
+fn advance(
+    l: Local<'_>,
+    i: &Incarnation,
+    url: &PeerUrl,
+    report: Option<&MemberReport>,
+) -> Option<LocalAction> {
     let awaiting = report.is_some_and(|r| r.process == Process::AwaitingGrant);
     match i.state {
         IncarnationState::Planned if l.may_seed && i.seed => {
@@ -151,7 +174,11 @@ fn advance(l: Local<'_>, i: &Incarnation, url: &PeerUrl, report: Option<&MemberR
         IncarnationState::Planned => {
             let (list, _) = l.list?;
             let listed = list.by_url(url)?;
-            let known = l.record.incarnations.iter().any(|other| other.member == Some(listed.id));
+            let known = l
+                .record
+                .incarnations
+                .iter()
+                .any(|other| other.member == Some(listed.id));
             let cluster = l.record.seeded?.cluster;
             let fresh = listed.learner && !known && !l.record.removed.contains(&listed.id);
             fresh.then_some(LocalAction::Bind(i.id, listed.id, cluster))
@@ -185,10 +212,17 @@ fn advance(l: Local<'_>, i: &Incarnation, url: &PeerUrl, report: Option<&MemberR
 
 /// The seed runs and its supervisor knows its ids: the cluster is born (safety.md 7.5).
 fn born(l: Local<'_>, i: &Incarnation, report: Option<&MemberReport>) -> Option<Seeded> {
-    let there = report.filter(|r| r.process == Process::Running)?.incarnation.as_ref()?;
+    let there = report
+        .filter(|r| r.process == Process::Running)?
+        .incarnation
+        .as_ref()?;
     let fresh = i.seed && l.record.seeded.is_none() && there.id == i.id;
     let (cluster, member) = there.cluster.zip(there.member)?;
-    fresh.then_some(Seeded { epoch: i.epoch, cluster, member })
+    fresh.then_some(Seeded {
+        epoch: i.epoch,
+        cluster,
+        member,
+    })
 }
 
 /// The grant of an incarnation that is recorded as `Started`.
@@ -200,7 +234,13 @@ pub fn grant(l: Local<'_>, i: &Incarnation, url: &PeerUrl, kind: GrantKind) -> O
         GrantKind::Resume => Vec::new(), // etcd ignores it beside an existing log
         GrantKind::Join => {
             let (list, _) = l.list?;
-            let named = |m: &ListedMember| if Some(m.id) == i.member { name.clone() } else { m.name.clone() };
+            let named = |m: &ListedMember| {
+                if Some(m.id) == i.member {
+                    name.clone()
+                } else {
+                    m.name.clone()
+                }
+            };
             list.iter().map(|m| (named(m), m.peer_url.clone())).collect()
         }
     };
@@ -227,18 +267,35 @@ fn options(spec: &Spec, heartbeat_ms: u32, election_ms: u32) -> EtcdOptions {
         version: spec.version.as_deref().unwrap_or("3.6").into(),
         heartbeat_ms,
         election_ms,
-        quota_bytes: spec.etcd.as_ref().and_then(|e| e.quota_bytes).unwrap_or(DEFAULT_QUOTA),
+        quota_bytes: spec
+            .etcd
+            .as_ref()
+            .and_then(|e| e.quota_bytes)
+            .unwrap_or(DEFAULT_QUOTA),
     }
 }
 
 /// Slots that are ready to be filled: planned, with a supervisor that waits, and nothing left of the predecessor.
-pub fn offers(record: &Record, layout: &Layout, me: &SiteName, reports: &[MemberReport], urls: &[(Slot, PeerUrl)]) -> Vec<SlotOffer> {
+pub fn offers(
+    record: &Record,
+    layout: &Layout,
+    me: &SiteName,
+    reports: &[MemberReport],
+    urls: &[(Slot, PeerUrl)],
+) -> Vec<SlotOffer> {
     let own = layout.slots.iter().filter(|slot| slot.site == *me);
     own.filter_map(|slot| {
-        let incarnation = current(record, slot).filter(|i| i.state == IncarnationState::Planned && !i.seed)?;
-        let waiting = reports.iter().any(|r| r.slot == *slot && r.process == Process::AwaitingGrant);
+        let incarnation =
+            current(record, slot).filter(|i| i.state == IncarnationState::Planned && !i.seed)?;
+        let waiting = reports
+            .iter()
+            .any(|r| r.slot == *slot && r.process == Process::AwaitingGrant);
         let (_, url) = urls.iter().find(|(s, _)| s == slot)?;
-        waiting.then(|| SlotOffer { slot: slot.clone(), peer_url: url.clone(), incarnation: incarnation.id })
+        waiting.then(|| SlotOffer {
+            slot: slot.clone(),
+            peer_url: url.clone(),
+            incarnation: incarnation.id,
+        })
     })
     .collect()
 }

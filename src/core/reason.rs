@@ -11,7 +11,10 @@ use crate::id::{MemberId, SiteName};
 
 /// An invariant of safety.md section 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the rule numbers; `title` says what they mean")]
+#[allow(
+    missing_docs,
+    reason = "the names are the rule numbers; `title` says what they mean"
+)]
 pub enum Rule {
     I1,
     I2,
@@ -66,7 +69,9 @@ impl Rule {
             Self::I5 => "etcd starts only on the data directory that belongs to it",
             Self::I6 => "a member id is never used twice",
             Self::I7 => "one cluster per federation and epoch",
-            Self::I8 => "only the agent beside the raft leader changes membership, with the others' acknowledgement",
+            Self::I8 => {
+                "only the agent beside the raft leader changes membership, with the others' acknowledgement"
+            }
             Self::I9 => "a learner is promoted only if it is alive, caught up and equal",
             Self::I10 => "the leader moves away before its member is touched",
             Self::I11 => "quorum lost: hands off",
@@ -143,7 +148,7 @@ codes! {
     NewQuorumNotAlive, Some(Rule::I2), "after the change {need} alive voters are needed, {have} are alive",
         "bring the missing members back first";
     /// A healthy voter is not removed while another voter is missing.
-    RemovalWhileDegraded, Some(Rule::I3), "removing {member} at site {site} would leave {have} alive voters of {need} wanted",
+    RemovalWhileDegraded, Some(Rule::I3), "voter {member} at site {site} is missing; after the removal only {have} of {need} voters would be alive",
         "repair or replace the missing voter first";
     /// The member is silent, and silence is no proof of death.
     LostMemberUnconfirmed, Some(Rule::I3), "member {member} at site {site} is silent; only its own agent or a person can declare it lost",
@@ -335,7 +340,13 @@ pub struct Reason {
 impl Reason {
     /// A reason without details.
     pub const fn new(code: Code) -> Self {
-        Self { code, member: None, site: None, have: 0, need: 0 }
+        Self {
+            code,
+            member: None,
+            site: None,
+            have: 0,
+            need: 0,
+        }
     }
 
     /// Names the member.
@@ -385,11 +396,20 @@ impl fmt::Display for Reason {
             write!(f, "{rule} ")?;
         }
         write!(f, "{}: ", self.code.name())?;
-        let member = self.member.map_or_else(|| "(not known)".to_owned(), |m| m.to_string());
-        let site = self.site.as_ref().map_or_else(|| "(not known)".to_owned(), ToString::to_string);
+        let member = self
+            .member
+            .map_or_else(|| "(not known)".to_owned(), |m| m.to_string());
+        let site = self
+            .site
+            .as_ref()
+            .map_or_else(|| "(not known)".to_owned(), ToString::to_string);
         let text = self.code.template();
         let text = text.replace("{member}", &member).replace("{site}", &site);
-        f.write_str(&text.replace("{have}", &self.have.to_string()).replace("{need}", &self.need.to_string()))
+        f.write_str(
+            &text
+                .replace("{have}", &self.have.to_string())
+                .replace("{need}", &self.need.to_string()),
+        )
     }
 }
 
@@ -400,15 +420,23 @@ mod tests {
     #[test]
     fn a_reason_says_rule_member_and_site() {
         let site = SiteName::new("west").unwrap();
-        let reason = Reason::new(Code::LostMemberUnconfirmed).member(MemberId(0xab)).site(&site);
+        let reason = Reason::new(Code::LostMemberUnconfirmed)
+            .member(MemberId(0xab))
+            .site(&site);
         let text = reason.to_string();
-        assert!(text.starts_with("I3 LostMemberUnconfirmed: member ab at site west is silent"), "{text}");
+        assert!(
+            text.starts_with("I3 LostMemberUnconfirmed: member ab at site west is silent"),
+            "{text}"
+        );
     }
 
     #[test]
     fn every_rule_has_a_code_and_every_code_a_remedy() {
         for rule in Rule::ALL {
-            assert!(Code::ALL.iter().any(|code| code.rule() == Some(rule)), "{rule} has no code");
+            assert!(
+                Code::ALL.iter().any(|code| code.rule() == Some(rule)),
+                "{rule} has no code"
+            );
         }
         for code in Code::ALL {
             assert!(!code.remedy().is_empty());

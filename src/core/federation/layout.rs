@@ -29,7 +29,10 @@ impl Layout {
 }
 
 fn error(path: impl Into<String>, message: impl Into<String>) -> SpecError {
-    SpecError { path: path.into(), message: message.into() }
+    SpecError {
+        path: path.into(),
+        message: message.into(),
+    }
 }
 
 /// Voters by number of sites (decisions.md 1).
@@ -53,16 +56,27 @@ pub(super) fn of(spec: &Spec) -> Result<Layout, Vec<SpecError>> {
         slots.extend((0..*share).map(|ordinal| slot(cluster, ordinal)));
     }
     let Some(seed) = seed(spec, &slots) else {
-        return Err(vec![error("spec.clusters", "no cluster that may vote has a member; give one of them members")]);
+        return Err(vec![error(
+            "spec.clusters",
+            "no cluster that may vote has a member; give one of them members",
+        )]);
     };
     slots.sort();
     let survives = survives(&slots);
     if let Some(wanted) = spec.survive
         && survives < Some(wanted)
     {
-        return Err(vec![error("spec.survive", cannot_survive(wanted, spec.clusters.len(), slots.len()))]);
+        return Err(vec![error(
+            "spec.survive",
+            cannot_survive(wanted, spec.clusters.len(), slots.len()),
+        )]);
     }
-    Ok(Layout { slots, survives, seed, allow_single_voter: spec.allow_single_voter.unwrap_or(false) })
+    Ok(Layout {
+        slots,
+        survives,
+        seed,
+        allow_single_voter: spec.allow_single_voter.unwrap_or(false),
+    })
 }
 
 fn names(spec: &Spec, errors: &mut Vec<SpecError>) {
@@ -70,16 +84,30 @@ fn names(spec: &Spec, errors: &mut Vec<SpecError>) {
         errors.push(error("spec.clusters", "must name at least one cluster"));
     }
     for (i, cluster) in spec.clusters.iter().enumerate() {
-        if spec.clusters.iter().take(i).any(|other| other.name == cluster.name) {
-            errors.push(error(format!("spec.clusters[{i}].name"), format!("{:?} is named twice", cluster.name)));
+        if spec
+            .clusters
+            .iter()
+            .take(i)
+            .any(|other| other.name == cluster.name)
+        {
+            errors.push(error(
+                format!("spec.clusters[{i}].name"),
+                format!("{:?} is named twice", cluster.name),
+            ));
         }
         let zones = cluster.zones.as_deref().unwrap_or_default();
         if cluster.zones.is_some() && zones.is_empty() {
-            errors.push(error(format!("spec.clusters[{i}].zones"), "must not be empty; leave it out for one zone"));
+            errors.push(error(
+                format!("spec.clusters[{i}].zones"),
+                "must not be empty; leave it out for one zone",
+            ));
         }
         for (j, zone) in zones.iter().enumerate() {
             if zones.iter().take(j).any(|other| other == zone) {
-                errors.push(error(format!("spec.clusters[{i}].zones[{j}]"), format!("{zone:?} is named twice")));
+                errors.push(error(
+                    format!("spec.clusters[{i}].zones[{j}]"),
+                    format!("{zone:?} is named twice"),
+                ));
             }
         }
     }
@@ -107,12 +135,17 @@ fn version(spec: &Spec, errors: &mut Vec<SpecError>) {
     let Some(version) = &spec.version else { return };
     let supported = ["3.5", "3.6", "3.7"];
     let parts: Vec<&str> = version.split('.').collect();
-    let numeric = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    let numeric = parts
+        .iter()
+        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
     let minor = parts.iter().take(2).copied().collect::<Vec<_>>().join(".");
     if !numeric || !(2..=3).contains(&parts.len()) || !supported.contains(&minor.as_str()) {
         errors.push(error(
             "spec.version",
-            format!("{version:?} must be a minor or an exact version of {}", supported.join(", ")),
+            format!(
+                "{version:?} must be a minor or an exact version of {}",
+                supported.join(", ")
+            ),
         ));
     }
 }
@@ -137,20 +170,37 @@ fn shares(spec: &Spec, errors: &mut Vec<SpecError>) -> Vec<u32> {
     let given: u32 = explicit.iter().flatten().fold(0, |sum, n| sum.saturating_add(*n));
     let open = explicit.iter().filter(|share| share.is_none()).count();
     let total = spec.members.unwrap_or_else(|| {
-        if open == 0 { given } else { default_voters(spec.clusters.len()).max(given) }
+        if open == 0 {
+            given
+        } else {
+            default_voters(spec.clusters.len()).max(given)
+        }
     });
-    let path = if spec.members.is_some() { "spec.members" } else { "spec.clusters" };
+    let path = if spec.members.is_some() {
+        "spec.members"
+    } else {
+        "spec.clusters"
+    };
     if total == 0 {
         errors.push(error(path, "must have at least one voter"));
-    } else if total % 2 == 0 {
+    } else if total.is_multiple_of(2) {
         errors.push(error(
             path,
-            format!("{total} voters survive no more than {} and stop sooner; use an odd number", total - 1),
+            format!(
+                "{total} voters survive no more than {} and stop sooner; use an odd number",
+                total - 1
+            ),
         ));
     } else if total > MAX_VOTERS {
-        errors.push(error(path, format!("{total} is more than the {MAX_VOTERS} voters that etcd serves well")));
+        errors.push(error(
+            path,
+            format!("{total} is more than the {MAX_VOTERS} voters that etcd serves well"),
+        ));
     } else if total == 1 && !spec.allow_single_voter.unwrap_or(false) {
-        errors.push(error(path, "one voter survives nothing; set spec.allowSingleVoter: true if that is wanted"));
+        errors.push(error(
+            path,
+            "one voter survives nothing; set spec.allowSingleVoter: true if that is wanted",
+        ));
     }
     if given > total || (open == 0 && given != total) {
         errors.push(error(
@@ -168,11 +218,22 @@ fn spread(spec: &Spec, explicit: &[Option<u32>], rest: u32, errors: &mut Vec<Spe
         return Vec::new(); // already refused; do not allocate what a typing error asks for
     }
     let mut shares: Vec<u32> = explicit.iter().map(|share| share.unwrap_or(0)).collect();
-    let mut order: Vec<usize> =
-        explicit.iter().enumerate().filter(|(_, share)| share.is_none()).map(|(i, _)| i).collect();
-    order.sort_by_key(|i| spec.clusters.get(*i).is_none_or(|c| !c.preferred.unwrap_or(false)));
+    let mut order: Vec<usize> = explicit
+        .iter()
+        .enumerate()
+        .filter(|(_, share)| share.is_none())
+        .map(|(i, _)| i)
+        .collect();
+    order.sort_by_key(|i| {
+        spec.clusters
+            .get(*i)
+            .is_none_or(|c| !c.preferred.unwrap_or(false))
+    });
     if order.is_empty() && rest > 0 {
-        errors.push(error("spec.members", "no cluster is left to take the remaining voters"));
+        errors.push(error(
+            "spec.members",
+            "no cluster is left to take the remaining voters",
+        ));
         return Vec::new();
     }
     for i in order.iter().cycle().take(rest as usize) {
@@ -186,7 +247,11 @@ fn spread(spec: &Spec, explicit: &[Option<u32>], rest: u32, errors: &mut Vec<Spe
 fn slot(cluster: &ClusterSpec, ordinal: u32) -> Slot {
     let zones = cluster.zones.as_deref().unwrap_or_default();
     let zone = zones.get(ordinal as usize % zones.len().max(1)).cloned();
-    Slot { site: cluster.name.clone(), ordinal, zone: zone.unwrap_or_else(default_zone) }
+    Slot {
+        site: cluster.name.clone(),
+        ordinal,
+        zone: zone.unwrap_or_else(default_zone),
+    }
 }
 
 /// The zone of a site that names none.
@@ -204,7 +269,11 @@ fn seed(spec: &Spec, slots: &[Slot]) -> Option<Slot> {
         .collect();
     candidates.sort_by_key(|c| (!c.preferred.unwrap_or(false), c.name.clone()));
     let site: &SiteName = &candidates.first()?.name;
-    slots.iter().filter(|slot| slot.site == *site).min_by_key(|slot| slot.ordinal).cloned()
+    slots
+        .iter()
+        .filter(|slot| slot.site == *site)
+        .min_by_key(|slot| slot.ordinal)
+        .cloned()
 }
 
 /// The strongest promise that the arithmetic allows.
@@ -216,7 +285,12 @@ fn survives(slots: &[Slot]) -> Option<Survive> {
     }
     let most = |count: &dyn Fn(&Slot) -> usize| slots.iter().map(count).max().unwrap_or(0);
     let in_site = most(&|slot| slots.iter().filter(|s| s.site == slot.site).count());
-    let in_zone = most(&|slot| slots.iter().filter(|s| s.site == slot.site && s.zone == slot.zone).count());
+    let in_zone = most(&|slot| {
+        slots
+            .iter()
+            .filter(|s| s.site == slot.site && s.zone == slot.zone)
+            .count()
+    });
     Some(if in_site <= spare {
         Survive::Cluster
     } else if in_zone <= spare {
@@ -232,7 +306,9 @@ fn cannot_survive(wanted: Survive, sites: usize, voters: usize) -> String {
             "{sites} cluster(s) cannot survive the loss of either: a majority of {voters} voters sits in one of them; \
              add a third cluster with one voter"
         ),
-        Survive::Cluster => format!("{voters} voters are spread so that the loss of one cluster stops writes"),
+        Survive::Cluster => {
+            format!("{voters} voters are spread so that the loss of one cluster stops writes")
+        }
         Survive::Zone => format!("{voters} voters are spread so that the loss of one zone stops writes"),
         Survive::Member => format!("{voters} voter(s) survive the loss of none"),
     }
@@ -247,11 +323,23 @@ mod tests {
     }
 
     fn shape(json: serde_json::Value) -> Vec<String> {
-        spec(json).layout().unwrap().slots.iter().map(ToString::to_string).collect()
+        spec(json)
+            .layout()
+            .unwrap()
+            .slots
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     fn refusal(json: serde_json::Value) -> String {
-        spec(json).layout().unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        spec(json)
+            .layout()
+            .unwrap_err()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     #[test]
@@ -266,7 +354,8 @@ mod tests {
         assert_eq!(spec(three).layout().unwrap().survives, Some(Survive::Cluster));
         let four = json!({"clusters": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}]});
         assert_eq!(shape(four).len(), 3);
-        let five = json!({"clusters": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}, {"name": "e"}]});
+        let five =
+            json!({"clusters": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}, {"name": "e"}]});
         assert_eq!(shape(five).len(), 5);
     }
 
@@ -274,15 +363,24 @@ mod tests {
     fn mistakes_name_the_place_and_the_remedy() {
         use serde_json::json;
         let abc = json!([{"name": "a"}, {"name": "b"}, {"name": "c"}]);
-        assert!(refusal(json!({"clusters": abc, "members": 4})).contains("spec.members: 4 voters survive no more"));
+        assert!(
+            refusal(json!({"clusters": abc, "members": 4}))
+                .contains("spec.members: 4 voters survive no more")
+        );
         assert!(refusal(json!({"clusters": abc, "members": 1})).contains("allowSingleVoter"));
         assert!(refusal(json!({"clusters": abc, "members": 4_000_000_001_u32})).contains("more than the 7"));
         assert!(refusal(json!({"clusters": []})).contains("at least one cluster"));
         assert!(refusal(json!({"clusters": [{"name": "a"}, {"name": "a"}]})).contains("named twice"));
-        assert!(refusal(json!({"clusters": [{"name": "a"}, {"name": "b"}], "survive": "Cluster"})).contains("third"));
+        assert!(
+            refusal(json!({"clusters": [{"name": "a"}, {"name": "b"}], "survive": "Cluster"}))
+                .contains("third")
+        );
         assert!(refusal(json!({"clusters": abc, "version": "3.4"})).contains("spec.version"));
         assert!(refusal(json!({"clusters": abc, "etcd": {"electionMs": 300}})).contains("5 x the heartbeat"));
-        assert!(refusal(json!({"clusters": [{"name": "a", "members": 2}, {"name": "b", "members": 2}]})).contains("4"));
+        assert!(
+            refusal(json!({"clusters": [{"name": "a", "members": 2}, {"name": "b", "members": 2}]}))
+                .contains('4')
+        );
         let rule = json!({"rule": "I2", "operation": "x", "by": "y"});
         assert!(refusal(json!({"clusters": abc, "override": rule})).contains("I2 cannot be overridden"));
     }

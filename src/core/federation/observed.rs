@@ -8,7 +8,8 @@ use smol_str::SmolStr;
 
 use crate::federation::member::{IncarnationState, Process};
 use crate::id::{
-    ClusterId, Digest, Epoch, Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid,
+    ClusterId, Digest, Epoch, Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot,
+    Term, Uid,
 };
 use crate::intent::HeldIntent;
 
@@ -46,7 +47,10 @@ impl MemberList {
             hash.update((member.peer_url.0.len() as u64).to_be_bytes());
             hash.update(member.peer_url.0.as_bytes());
         }
-        Self { members: members.into(), digest: Digest(hash.finalize().into()) }
+        Self {
+            members: members.into(),
+            digest: Digest(hash.finalize().into()),
+        }
     }
 
     /// The members by ascending id.
@@ -110,6 +114,7 @@ impl std::fmt::Display for Version {
 }
 
 /// What a running member says of itself (Maintenance.Status and its local member list).
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact that etcd reports")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Cluster id of the answer's header.
@@ -250,7 +255,9 @@ pub struct RecordSummary {
 impl RecordSummary {
     /// The highest number that the record holds.
     pub fn seq(&self) -> crate::id::Seq {
-        self.intent.as_ref().map_or(crate::id::Seq(0), |held| held.intent.seq)
+        self.intent
+            .as_ref()
+            .map_or(crate::id::Seq(0), |held| held.intent.seq)
     }
 }
 

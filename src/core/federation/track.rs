@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::federation::layout::default_zone;
 use crate::federation::member::{IncarnationState, Process};
-use crate::federation::observed::{LeaderClaim, Link, ListedMember, LocalMember, MemberList, SiteObservation, Status};
+use crate::federation::observed::{
+    LeaderClaim, Link, ListedMember, LocalMember, MemberList, SiteObservation, Status,
+};
 use crate::federation::view::{HEARD_MS, LearnerTrack, Life, MAX_LAG, MemberView, SiteView, View, Wish};
 use crate::id::{ClusterId, Digest, Epoch, FederationKey, MemberId, PeerUrl, Seq, SiteName, Slot, Term};
 use crate::intent::HeldIntent;
@@ -103,7 +105,8 @@ impl Tracker {
         }
         let true_at = now.saturating_sub(age_ms);
         self.note_leader(&observation, now);
-        self.sites.insert(observation.site.clone(), Told { observation, true_at });
+        self.sites
+            .insert(observation.site.clone(), Told { observation, true_at });
     }
 
     /// The last observation of a site is still true.
@@ -141,7 +144,13 @@ impl Tracker {
             .iter()
             .map(|(site, told)| {
                 let observation = Arc::clone(&told.observation);
-                (site.clone(), crate::federation::observed::Heard { observation, age_ms: age(told) })
+                (
+                    site.clone(),
+                    crate::federation::observed::Heard {
+                        observation,
+                        age_ms: age(told),
+                    },
+                )
             })
             .collect()
     }
@@ -153,7 +162,9 @@ impl Tracker {
             return;
         }
         let changed = self.leader.is_some_and(|(member, _)| member != claim.member);
-        let planned = self.planned_move.is_some_and(|at| now.saturating_sub(at) < 15_000);
+        let planned = self
+            .planned_move
+            .is_some_and(|at| now.saturating_sub(at) < 15_000);
         if changed && !planned && !self.old_leader_gone(now) {
             self.leader_changes.push(now);
         }
@@ -164,14 +175,20 @@ impl Tracker {
     /// The old leader's process or site is known to be gone: its loss explains the change (decisions.md 4).
     fn old_leader_gone(&self, now: u64) -> bool {
         let Some((old, _)) = self.leader else { return true };
-        let Some(told) = self.sites.values().find(|told| told.observation.members.iter().any(|m| m.member == Some(old)))
+        let Some(told) = self
+            .sites
+            .values()
+            .find(|told| told.observation.members.iter().any(|m| m.member == Some(old)))
         else {
             return true;
         };
         // The site fell silent, or its supervisor says that etcd is not running.
         let silent = now.saturating_sub(told.true_at) >= 2_500;
-        let running =
-            told.observation.members.iter().any(|m| m.member == Some(old) && m.process == Process::Running && m.status.is_some());
+        let running = told
+            .observation
+            .members
+            .iter()
+            .any(|m| m.member == Some(old) && m.process == Process::Running && m.status.is_some());
         silent || !running
     }
 
@@ -189,11 +206,15 @@ impl Tracker {
         {
             self.quorum_at = Some(now.saturating_sub(self.age(&told.site, now).unwrap_or(0)));
         }
-        let members = list.as_ref().map(|list| self.members(list, claim.as_ref(), frame)).unwrap_or_default();
+        let members = list
+            .as_ref()
+            .map(|list| self.members(list, claim.as_ref(), frame))
+            .unwrap_or_default();
         self.note_learner(&members, now);
         self.freed.retain(|(_, at)| now.saturating_sub(*at) < FREED_MS);
         self.backing_off.retain(|(_, until)| *until > now);
-        self.leader_changes.retain(|at| now.saturating_sub(*at) < LEADER_WINDOW_MS);
+        self.leader_changes
+            .retain(|at| now.saturating_sub(*at) < LEADER_WINDOW_MS);
         if *self.removed != *frame.removed {
             self.removed = Arc::new(frame.removed.clone());
         }
@@ -213,9 +234,17 @@ impl Tracker {
             settle_ms: frame.settle_ms,
             no_quorum_ms: now.saturating_sub(self.quorum_at.unwrap_or(self.started_at)),
             leader_changes: u32::try_from(self.leader_changes.len()).unwrap_or(u32::MAX),
-            freed: self.freed.iter().map(|(url, at)| (url.clone(), now.saturating_sub(*at))).collect(),
+            freed: self
+                .freed
+                .iter()
+                .map(|(url, at)| (url.clone(), now.saturating_sub(*at)))
+                .collect(),
             removed: Arc::clone(&self.removed),
-            backing_off: self.backing_off.iter().map(|(slot, until)| (slot.clone(), until.saturating_sub(now))).collect(),
+            backing_off: self
+                .backing_off
+                .iter()
+                .map(|(slot, until)| (slot.clone(), until.saturating_sub(now)))
+                .collect(),
         }
     }
 
@@ -227,8 +256,14 @@ impl Tracker {
     fn newest_claim(&self, frame: Frame<'_>) -> Option<(Arc<SiteObservation>, LeaderClaim)> {
         let fresh = |told: &&Told| frame.now.saturating_sub(told.true_at) < HEARD_MS;
         let ours = |o: &SiteObservation, claim: &LeaderClaim| {
-            let status = o.members.iter().find(|m| m.member == Some(claim.member)).and_then(|m| m.status.as_ref());
-            frame.cluster.is_none_or(|cluster| status.is_some_and(|s| s.cluster == cluster))
+            let status = o
+                .members
+                .iter()
+                .find(|m| m.member == Some(claim.member))
+                .and_then(|m| m.status.as_ref());
+            frame
+                .cluster
+                .is_none_or(|cluster| status.is_some_and(|s| s.cluster == cluster))
         };
         let claims = self.sites.values().filter(fresh).filter_map(|told| {
             let claim = told.observation.leader.as_ref()?;
@@ -255,7 +290,9 @@ impl Tracker {
             }
             // The first list that a fresh agent sees: it cannot know when it changed, so it counts from its start.
             // A list of one was just born or nothing else can have changed with it.
-            None if list.iter().count() > 1 => self.changed_at = Some(self.started_at.max(now.saturating_sub(5_000))),
+            None if list.iter().count() > 1 => {
+                self.changed_at = Some(self.started_at.max(now.saturating_sub(5_000)));
+            }
             None => self.changed_at = Some(0),
         }
         self.list = Some(list.clone());
@@ -267,7 +304,9 @@ impl Tracker {
         claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
         frame: Frame<'_>,
     ) -> Vec<MemberView> {
-        list.iter().map(|listed| self.member(listed, claim, frame)).collect()
+        list.iter()
+            .map(|listed| self.member(listed, claim, frame))
+            .collect()
     }
 
     fn member(
@@ -276,11 +315,18 @@ impl Tracker {
         claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
         frame: Frame<'_>,
     ) -> MemberView {
-        let local = self
-            .sites
-            .values()
-            .find_map(|told| Some((told, told.observation.members.iter().find(|m| m.member == Some(listed.id))?)));
-        let fresh = local.filter(|(told, _)| frame.now.saturating_sub(told.true_at) < HEARD_MS).map(|(_, m)| m);
+        let local = self.sites.values().find_map(|told| {
+            Some((
+                told,
+                told.observation
+                    .members
+                    .iter()
+                    .find(|m| m.member == Some(listed.id))?,
+            ))
+        });
+        let fresh = local
+            .filter(|(told, _)| frame.now.saturating_sub(told.true_at) < HEARD_MS)
+            .map(|(_, m)| m);
         let status = fresh.and_then(|m| m.status.as_ref());
         let lag = match (claim, status) {
             (Some((_, claim)), Some(status)) => Some(claim.commit.0.saturating_sub(status.applied.0)),
@@ -293,7 +339,15 @@ impl Tracker {
             slot: self.slot(listed, local.map(|(_, m)| m), frame.wish),
             learner: listed.learner,
             named: !listed.name.is_empty(),
-            life: Self::life(listed.id, local.map(|(_, m)| m), fresh, claim, linked_ms, lag, frame),
+            life: Self::life(
+                listed.id,
+                local.map(|(_, m)| m),
+                fresh,
+                claim,
+                linked_ms,
+                lag,
+                frame,
+            ),
             lag,
             list: status.and_then(|s| s.list),
             says_learner: status.map(|s| s.learner),
@@ -310,7 +364,11 @@ impl Tracker {
     /// For how long the leader's site and the member's site have reached each other's member, both ways.
     fn linked_ms(&self, id: MemberId, claim: Option<&(Arc<SiteObservation>, LeaderClaim)>, now: u64) -> u64 {
         let Some((from, claim)) = claim else { return 0 };
-        let Some(told) = self.sites.values().find(|t| t.observation.members.iter().any(|m| m.member == Some(id))) else {
+        let Some(told) = self
+            .sites
+            .values()
+            .find(|t| t.observation.members.iter().any(|m| m.member == Some(id)))
+        else {
             return 0;
         };
         if now.saturating_sub(told.true_at) >= HEARD_MS {
@@ -324,7 +382,6 @@ impl Tracker {
         there.min(good(told.observation.link(claim.member)))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; each is one input of the definition of alive")]
     fn life(
         id: MemberId,
         local: Option<&LocalMember>,
@@ -341,9 +398,15 @@ impl Tracker {
         if local.is_some_and(|m| m.state == IncarnationState::Lost) {
             return Life::DeadAttested;
         }
-        let Some(member) = fresh else { return Life::Unknown(Code::PeerUnreachable) };
-        let Some(status) = &member.status else { return Life::Unknown(Code::Starting) };
-        let Some((_, claim)) = claim else { return Life::Unknown(Code::QuorumLost) };
+        let Some(member) = fresh else {
+            return Life::Unknown(Code::PeerUnreachable);
+        };
+        let Some(status) = &member.status else {
+            return Life::Unknown(Code::Starting);
+        };
+        let Some((_, claim)) = claim else {
+            return Life::Unknown(Code::QuorumLost);
+        };
         if !Self::follows(status, claim, frame.cluster) || status.faulty {
             return Life::Unknown(Code::Starting);
         }
@@ -357,7 +420,9 @@ impl Tracker {
     }
 
     fn follows(status: &Status, claim: &LeaderClaim, cluster: Option<ClusterId>) -> bool {
-        cluster.is_none_or(|c| c == status.cluster) && status.leader == Some(claim.member) && status.term == claim.term
+        cluster.is_none_or(|c| c == status.cluster)
+            && status.leader == Some(claim.member)
+            && status.term == claim.term
     }
 
     fn slot(&self, listed: &ListedMember, local: Option<&LocalMember>, wish: Option<&Wish>) -> Option<Slot> {
@@ -366,7 +431,11 @@ impl Tracker {
         }
         let (site, ordinal) = listed.peer_url.slot(&self.federation.name)?;
         let wished = wish.and_then(|w| w.slots.iter().find(|s| s.site == site && s.ordinal == ordinal));
-        Some(wished.cloned().unwrap_or_else(|| Slot { site, ordinal, zone: default_zone() }))
+        Some(wished.cloned().unwrap_or_else(|| Slot {
+            site,
+            ordinal,
+            zone: default_zone(),
+        }))
     }
 
     fn note_learner(&mut self, members: &[MemberView], now: u64) {
@@ -408,12 +477,18 @@ impl Tracker {
     }
 
     fn applied(&self, id: MemberId) -> Option<u64> {
-        let member = self.sites.values().find_map(|t| t.observation.members.iter().find(|m| m.member == Some(id)))?;
+        let member = self
+            .sites
+            .values()
+            .find_map(|t| t.observation.members.iter().find(|m| m.member == Some(id)))?;
         member.status.as_ref().map(|s| s.applied.0)
     }
 
     fn sample_time(&self, id: MemberId) -> u64 {
-        let told = self.sites.values().find(|t| t.observation.members.iter().any(|m| m.member == Some(id)));
+        let told = self
+            .sites
+            .values()
+            .find(|t| t.observation.members.iter().any(|m| m.member == Some(id)));
         told.map_or(0, |t| t.true_at)
     }
 
@@ -434,7 +509,10 @@ impl Tracker {
             (held.open() && current).then(|| (told.observation.site.clone(), Arc::clone(held)))
         };
         let _ = frame;
-        self.sites.values().filter_map(held).max_by_key(|(_, held)| held.intent.seq)
+        self.sites
+            .values()
+            .filter_map(held)
+            .max_by_key(|(_, held)| held.intent.seq)
     }
 
     fn site_views(&self, frame: Frame<'_>) -> Vec<SiteView> {
@@ -449,7 +527,11 @@ impl Tracker {
             .collect();
         for site in frame.expected {
             if !self.sites.contains_key(site) {
-                views.push(SiteView { name: site.clone(), age_ms: None, observation: None });
+                views.push(SiteView {
+                    name: site.clone(),
+                    age_ms: None,
+                    observation: None,
+                });
             }
         }
         views.sort_by(|a, b| a.name.cmp(&b.name));

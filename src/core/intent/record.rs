@@ -116,7 +116,11 @@ impl Record {
         if intent.exception.is_some() && intent.exception.as_ref() != witness.exception {
             return Err(reason(Code::SpecDrift));
         }
-        if intent.lost_members.iter().any(|id| !witness.lost_members.contains(id)) {
+        if intent
+            .lost_members
+            .iter()
+            .any(|id| !witness.lost_members.contains(id))
+        {
             return Err(reason(Code::SpecDrift));
         }
         let mine = self.seq();
@@ -128,18 +132,25 @@ impl Record {
                 return Err(reason(Code::IntentConflict).numbers(mine.0, intent.seq.0));
             }
             let same = held.intent.op == intent.op;
-            let closes = intent.closes_ops.contains(&held.intent.op) && intent.closes.contains(&held.intent.seq);
+            let closes =
+                intent.closes_ops.contains(&held.intent.op) && intent.closes.contains(&held.intent.seq);
             if held.open() && !same && !closes {
                 return Err(reason(Code::IntentUnresolved).numbers(mine.0, intent.seq.0));
             }
         }
         // The flag belongs to the operation: what was sent under an earlier number of the same op may still arrive.
-        let sent_by_me = self.intent.as_ref().is_some_and(|held| held.intent.op == intent.op && held.sent_by_me);
+        let sent_by_me = self
+            .intent
+            .as_ref()
+            .is_some_and(|held| held.intent.op == intent.op && held.sent_by_me);
         let mut next = self.clone();
         next.uid = Some(intent.uid);
         next.epoch = intent.epoch;
-        next.intent =
-            Some(Arc::new(HeldIntent { intent: Arc::clone(intent), state: IntentState::Open, sent_by_me }));
+        next.intent = Some(Arc::new(HeldIntent {
+            intent: Arc::clone(intent),
+            state: IntentState::Open,
+            sent_by_me,
+        }));
         Ok(next)
     }
 
@@ -153,13 +164,20 @@ impl Record {
 
     /// The record with `sent_by_me` set or cleared; `None` if it holds another number.
     pub fn mark_sent(&self, seq: Seq, sent: bool) -> Option<Self> {
-        let held = self.intent.as_ref().filter(|held| held.intent.seq == seq && held.open())?;
+        let held = self
+            .intent
+            .as_ref()
+            .filter(|held| held.intent.seq == seq && held.open())?;
         let mut next = self.clone();
-        next.intent = Some(Arc::new(HeldIntent { sent_by_me: sent, ..held.as_ref().clone() }));
+        next.intent = Some(Arc::new(HeldIntent {
+            sent_by_me: sent,
+            ..held.as_ref().clone()
+        }));
         Some(next)
     }
 
     /// Takes note of how an intent ended. Idempotent; an old message changes nothing that a newer one said.
+    #[must_use]
     pub fn resolve(&self, resolution: &Resolution) -> Self {
         let mut next = self.clone();
         if self.uid.is_some_and(|uid| uid != resolution.uid) || self.epoch > resolution.epoch {
@@ -183,7 +201,11 @@ impl Record {
         if take {
             let sent_by_me = false;
             let (intent, state) = (Arc::clone(&resolution.intent), resolution.state);
-            next.intent = Some(Arc::new(HeldIntent { intent, state, sent_by_me }));
+            next.intent = Some(Arc::new(HeldIntent {
+                intent,
+                state,
+                sent_by_me,
+            }));
         }
         if resolution.state == IntentState::Applied {
             next.take_effect(&resolution.intent);
@@ -197,10 +219,17 @@ impl Record {
                 self.removed.insert(*member);
             }
             IntentKind::ActivateSpec { generation, digest } => {
-                let newer = self.effective.as_ref().is_none_or(|now| now.generation < *generation);
+                let newer = self
+                    .effective
+                    .as_ref()
+                    .is_none_or(|now| now.generation < *generation);
                 if let (true, Some(spec)) = (newer, &intent.spec) {
                     let (generation, digest, spec) = (*generation, *digest, Arc::clone(spec));
-                    self.effective = Some(Arc::new(Activated { generation, digest, spec }));
+                    self.effective = Some(Arc::new(Activated {
+                        generation,
+                        digest,
+                        spec,
+                    }));
                 }
             }
             IntentKind::AddLearner { .. }
@@ -214,16 +243,228 @@ impl Record {
     /// checked that records of more than n − q(n) voters' agents came and that one request timeout is over.
     /// Incarnations are not recovered here: they come from the files beside running members, or the slot is lost.
     pub fn recover(federation: FederationKey, others: &[Self]) -> Option<Self> {
-        let best = others.iter().max_by_key(|r| (r.epoch, r.effective.as_ref().map(|e| e.generation)))?;
+        let best = others
+            .iter()
+            .max_by_key(|r| (r.epoch, r.effective.as_ref().map(|e| e.generation)))?;
         let mut next = Self::new(federation);
         next.uid = best.uid;
         next.epoch = best.epoch;
         next.seeded = best.seeded;
         next.effective.clone_from(&best.effective);
-        let same_epoch = || others.iter().filter(|r| r.epoch == best.epoch && r.uid == best.uid);
+        let same_epoch = || {
+            others
+                .iter()
+                .filter(|r| r.epoch == best.epoch && r.uid == best.uid)
+        };
         next.removed = same_epoch().flat_map(|r| r.removed.iter().copied()).collect();
-        let highest = same_epoch().filter_map(|r| r.intent.as_ref()).max_by_key(|held| (held.intent.seq, held.open()));
-        next.intent = highest.map(|held| Arc::new(HeldIntent { sent_by_me: false, ..held.as_ref().clone() }));
+        let highest = same_epoch()
+            .filter_map(|r| r.intent.as_ref())
+            .max_by_key(|held| (held.intent.seq, held.open()));
+        next.intent = highest.map(|held| {
+            Arc::new(HeldIntent {
+                sent_by_me: false,
+                ..held.as_ref().clone()
+            })
+        });
         Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{OpId, Term};
+    use crate::intent::{Operation, OperationKind};
+    use crate::reason::Rule;
+
+    fn key() -> FederationKey {
+        serde_json::from_str(r#"{"namespace": "etcd", "name": "main"}"#).unwrap()
+    }
+
+    fn record() -> Record {
+        Record {
+            uid: Some(Uid(7)),
+            epoch: Epoch(1),
+            ..Record::new(key())
+        }
+    }
+
+    fn intent(seq: u64, op: u128) -> Arc<Intent> {
+        Arc::new(Intent {
+            uid: Uid(7),
+            epoch: Epoch(1),
+            seq: Seq(seq),
+            op: OpId(op),
+            kind: IntentKind::Remove {
+                member: MemberId(0xa),
+                learner: false,
+            },
+            list: Digest([0; 32]),
+            term: Term(2),
+            executors: vec![SiteName::new("east").unwrap()],
+            operation: Operation {
+                kind: OperationKind::ReplaceDead,
+                source: None,
+                new: None,
+            },
+            closes: Vec::new(),
+            closes_ops: Vec::new(),
+            exception: None,
+            lost_members: Vec::new(),
+            spec: None,
+        })
+    }
+
+    fn ask(record: &Record, intent: &Arc<Intent>) -> Result<Record, Code> {
+        let site = SiteName::new("west").unwrap();
+        let witness = Witness {
+            site: &site,
+            record_missing: false,
+            exception: None,
+            lost_members: &[],
+        };
+        record.propose(intent, witness).map_err(|reason| reason.code)
+    }
+
+    fn resolution(intent: &Arc<Intent>, state: IntentState, closed: Vec<OpId>) -> Resolution {
+        let (uid, epoch, seq, op) = (intent.uid, intent.epoch, intent.seq, intent.op);
+        Resolution {
+            uid,
+            epoch,
+            seq,
+            op,
+            state,
+            closed,
+            intent: Arc::clone(intent),
+        }
+    }
+
+    #[test]
+    fn numbers_only_rise() {
+        let five = ask(&record(), &intent(5, 1)).unwrap();
+        assert_eq!(ask(&five, &intent(4, 2)), Err(Code::Stale));
+        assert_eq!(ask(&five, &intent(5, 2)), Err(Code::IntentConflict));
+        assert_eq!(ask(&five, &intent(6, 2)), Err(Code::IntentUnresolved));
+        assert!(
+            ask(&five, &intent(5, 1)).is_ok(),
+            "a repeated message is acknowledged again"
+        );
+        assert!(ask(&five, &intent(6, 1)).is_ok(), "the same operation again");
+        let other = Arc::new(Intent {
+            epoch: Epoch(2),
+            ..intent(6, 1).as_ref().clone()
+        });
+        assert_eq!(ask(&five, &other), Err(Code::WrongEpoch));
+        assert_eq!(Code::Stale.rule(), Some(Rule::I18));
+    }
+
+    #[test]
+    fn an_open_intent_is_closed_only_by_name_and_number() {
+        let five = ask(&record(), &intent(5, 1)).unwrap();
+        let closing = |closes: Vec<Seq>, ops: Vec<OpId>| {
+            Arc::new(Intent {
+                closes,
+                closes_ops: ops,
+                ..intent(6, 2).as_ref().clone()
+            })
+        };
+        assert_eq!(
+            ask(&five, &closing(vec![Seq(5)], vec![OpId(9)])),
+            Err(Code::IntentUnresolved)
+        );
+        assert_eq!(
+            ask(&five, &closing(vec![Seq(4)], vec![OpId(1)])),
+            Err(Code::IntentUnresolved)
+        );
+        assert!(ask(&five, &closing(vec![Seq(5)], vec![OpId(1)])).is_ok());
+    }
+
+    #[test]
+    fn what_was_sent_stays_sent_through_closing_proposals() {
+        let sent = ask(&record(), &intent(5, 1))
+            .unwrap()
+            .mark_sent(Seq(5), true)
+            .unwrap();
+        let again = ask(&sent, &intent(6, 1)).unwrap();
+        assert!(again.intent.unwrap().sent_by_me);
+        let void = Arc::new(Intent {
+            closes: vec![Seq(5)],
+            closes_ops: vec![OpId(1)],
+            kind: IntentKind::Void { closes: OpId(1) },
+            ..intent(6, 2).as_ref().clone()
+        });
+        assert!(
+            ask(&sent, &void).unwrap().intent.unwrap().sent_by_me,
+            "the attestation must not be lost"
+        );
+        assert!(sent.mark_sent(Seq(4), false).is_none());
+    }
+
+    #[test]
+    fn a_resolution_takes_effect_once_and_never_hides_a_newer_open_intent() {
+        let five = ask(&record(), &intent(5, 1)).unwrap();
+        let applied = five.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![]));
+        assert!(applied.removed.contains(&MemberId(0xa)));
+        assert!(!applied.intent.as_ref().unwrap().open());
+        assert_eq!(
+            applied.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![])),
+            applied
+        );
+        let seven = ask(&applied, &intent(7, 3)).unwrap();
+        let late = seven.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![]));
+        assert!(
+            late.intent.unwrap().open(),
+            "an old message does not close a newer intent"
+        );
+        let other = seven.resolve(&resolution(&intent(8, 4), IntentState::Void, vec![]));
+        assert!(
+            other.intent.unwrap().open(),
+            "another op that ended void says nothing about this one"
+        );
+        let overtaken = seven.resolve(&resolution(&intent(8, 4), IntentState::Applied, vec![]));
+        assert!(
+            !overtaken.intent.unwrap().open(),
+            "an applied op under a higher number had the acknowledgements"
+        );
+    }
+
+    #[test]
+    fn overrides_and_declared_deaths_need_the_own_cr() {
+        let exception = Override {
+            rule: Rule::I13,
+            operation: "ReplaceDead/a".into(),
+            by: "ann".into(),
+        };
+        let resting = Arc::new(Intent {
+            exception: Some(exception.clone()),
+            ..intent(1, 1).as_ref().clone()
+        });
+        assert_eq!(ask(&record(), &resting), Err(Code::SpecDrift));
+        let lost = Arc::new(Intent {
+            lost_members: vec![MemberId(0xa)],
+            ..intent(1, 1).as_ref().clone()
+        });
+        assert_eq!(ask(&record(), &lost), Err(Code::SpecDrift));
+        let site = SiteName::new("west").unwrap();
+        let witness = Witness {
+            site: &site,
+            record_missing: false,
+            exception: Some(&exception),
+            lost_members: &[MemberId(0xa)],
+        };
+        assert!(record().propose(&resting, witness).is_ok());
+        assert!(record().propose(&lost, witness).is_ok());
+    }
+
+    #[test]
+    fn a_lost_record_is_rebuilt_from_the_highest_numbers() {
+        let low = ask(&record(), &intent(5, 1)).unwrap();
+        let applied = low.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![]));
+        let high = ask(&applied, &intent(6, 2)).unwrap();
+        let rebuilt = Record::recover(key(), &[low, high]).unwrap();
+        assert_eq!(rebuilt.seq(), Seq(6));
+        assert!(rebuilt.intent.as_ref().unwrap().open());
+        assert!(rebuilt.removed.contains(&MemberId(0xa)));
+        assert!(Record::recover(key(), &[]).is_none());
     }
 }

@@ -46,7 +46,9 @@ pub fn effect_present(intent: &Intent, list: &MemberList) -> bool {
         IntentKind::AddLearner { peer_url, .. } => list.by_url(peer_url).is_some(),
         IntentKind::Promote { member } => list.get(*member).is_some_and(|m| !m.learner),
         IntentKind::Remove { member, .. } => list.get(*member).is_none(),
-        IntentKind::UpdateUrl { member, peer_url } => list.get(*member).is_some_and(|m| m.peer_url == *peer_url),
+        IntentKind::UpdateUrl { member, peer_url } => {
+            list.get(*member).is_some_and(|m| m.peer_url == *peer_url)
+        }
         IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => false,
     }
 }
@@ -59,24 +61,35 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
     if overtaken(intent, e) {
         return Ending::Overtaken;
     }
-    if intent.executors.iter().all(|site| not_sent(site, intent.op, e) || gone(site, e)) {
+    if intent
+        .executors
+        .iter()
+        .all(|site| not_sent(site, intent.op, e) || gone(site, e))
+    {
         return Ending::Voidable;
     }
     match &intent.kind {
         IntentKind::AddLearner { slot, .. } => {
             // A late duplicate can only create a learner without a process: it is dropped as an orphan.
-            if e.wish.slots.contains(slot) { Ending::Again(intent.kind.clone()) } else { Ending::Voidable }
+            if e.wish.slots.contains(slot) {
+                Ending::Again(intent.kind.clone())
+            } else {
+                Ending::Voidable
+            }
         }
         IntentKind::Promote { member } => match e.list.get(*member) {
             None => Ending::Voidable, // a removed id can never be promoted
             Some(_) => match judge(intent, e) {
                 Ok(()) => Ending::Again(intent.kind.clone()),
-                Err(_) => Ending::Instead(IntentKind::Remove { member: *member, learner: true }),
+                Err(_) => Ending::Instead(IntentKind::Remove {
+                    member: *member,
+                    learner: true,
+                }),
             },
         },
-        IntentKind::Remove { learner: true, .. } | IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => {
-            Ending::Again(intent.kind.clone())
-        }
+        IntentKind::Remove { learner: true, .. }
+        | IntentKind::Void { .. }
+        | IntentKind::ActivateSpec { .. } => Ending::Again(intent.kind.clone()),
         IntentKind::Remove { learner: false, .. } => match judge(intent, e) {
             Ok(()) => Ending::Again(intent.kind.clone()),
             Err(_) => Ending::Wait(unresolved(intent)),
@@ -90,7 +103,9 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
 
 /// The reason that names the site whose executor is missed.
 pub fn unresolved(intent: &Intent) -> Reason {
-    let reason = Reason::new(Code::IntentUnresolved).maybe_site(intent.executors.first()).numbers(intent.seq.0, 0);
+    let reason = Reason::new(Code::IntentUnresolved)
+        .maybe_site(intent.executors.first())
+        .numbers(intent.seq.0, 0);
     match intent.kind.target() {
         Some(member) => reason.member(member),
         None => reason,
@@ -98,7 +113,9 @@ pub fn unresolved(intent: &Intent) -> Reason {
 }
 
 fn judge(intent: &Intent, e: Evidence<'_>) -> Result<(), Reason> {
-    let Some(kind) = StepKind::again(&intent.kind) else { return Ok(()) };
+    let Some(kind) = StepKind::again(&intent.kind) else {
+        return Ok(());
+    };
     judge_step(e.view, e.wish, &kind, intent.operation)
 }
 
@@ -106,7 +123,9 @@ fn judge(intent: &Intent, e: Evidence<'_>) -> Result<(), Reason> {
 fn overtaken(intent: &Intent, e: Evidence<'_>) -> bool {
     let mut voters = 0;
     for (site, record) in e.records {
-        let Some(held) = record.as_ref().and_then(|r| r.intent.as_ref()) else { continue };
+        let Some(held) = record.as_ref().and_then(|r| r.intent.as_ref()) else {
+            continue;
+        };
         let other = held.intent.op != intent.op
             && held.intent.seq >= intent.seq
             && held.intent.epoch == intent.epoch
@@ -123,14 +142,27 @@ fn overtaken(intent: &Intent, e: Evidence<'_>) -> bool {
 
 /// Its agent answered and says that it did not send.
 fn not_sent(site: &SiteName, op: OpId, e: Evidence<'_>) -> bool {
-    let record = e.records.iter().find(|(name, _)| name == site).and_then(|(_, record)| record.as_ref());
-    record.is_some_and(|r| !r.missing && r.intent.as_ref().is_some_and(|held| held.intent.op == op && !held.sent_by_me))
+    let record = e
+        .records
+        .iter()
+        .find(|(name, _)| name == site)
+        .and_then(|(_, record)| record.as_ref());
+    record.is_some_and(|r| {
+        !r.missing
+            && r.intent
+                .as_ref()
+                .is_some_and(|held| held.intent.op == op && !held.sent_by_me)
+    })
 }
 
 /// All members of an executor's site are dead or removed: it sent to its own member only, and what that one proposed
 /// is in the list by now, or nowhere.
 fn gone(site: &SiteName, e: Evidence<'_>) -> bool {
-    e.view.members.iter().filter(|m| m.site() == Some(site)).all(|m| m.life.dead())
+    e.view
+        .members
+        .iter()
+        .filter(|m| m.site() == Some(site))
+        .all(|m| m.life.dead())
 }
 
 /// After the acknowledgements of a closing proposal: whether every executor of a closed op attested "not sent" and
@@ -139,7 +171,12 @@ pub fn closed_for_good(intent: &Intent, acks: &[(SiteName, bool)], e: Evidence<'
     if matches!(intent.kind, IntentKind::AddLearner { .. }) {
         return Ok(()); // may be voided without proof, see `ending`
     }
-    if intent.kind.target().is_some_and(|member| e.list.get(member).is_none()) || overtaken(intent, e) {
+    if intent
+        .kind
+        .target()
+        .is_some_and(|member| e.list.get(member).is_none())
+        || overtaken(intent, e)
+    {
         return Ok(());
     }
     let attests = |site: &SiteName| acks.iter().any(|(name, sent)| name == site && !sent) || gone(site, e);

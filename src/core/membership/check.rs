@@ -62,12 +62,17 @@ pub fn verify(
     kind: &StepKind,
     overridden: bool,
 ) -> Result<(), Violation> {
-    let own = raw.iter().find(|(site, heard)| site == me && heard.age_ms < OLD_MS);
+    let own = raw
+        .iter()
+        .find(|(site, heard)| site == me && heard.age_ms < OLD_MS);
     let Some(claim) = own.and_then(|(_, heard)| heard.observation.leader.as_ref()) else {
         return Err(Violation::NotLeader);
     };
     let newer = |o: &SiteObservation| o.leader.as_ref().is_some_and(|other| other.term > claim.term);
-    if raw.iter().any(|(_, heard)| heard.age_ms < OLD_MS && newer(&heard.observation)) {
+    if raw
+        .iter()
+        .any(|(_, heard)| heard.age_ms < OLD_MS && newer(&heard.observation))
+    {
         return Err(Violation::NotLeader);
     }
     let facts = Facts { raw, claim, wish };
@@ -84,7 +89,11 @@ pub fn verify(
         }
         StepKind::Promote { member } => {
             facts.calm(overridden)?;
-            let learner = claim.list.get(*member).filter(|m| m.learner).ok_or(Violation::WrongTarget(*member))?;
+            let learner = claim
+                .list
+                .get(*member)
+                .filter(|m| m.learner)
+                .ok_or(Violation::WrongTarget(*member))?;
             let equal = claim.checks.iter().any(|c| c.member == *member && c.equal);
             let differs = claim.checks.iter().any(|c| c.member == *member && !c.equal);
             if !facts.alive(learner) || !equal || differs {
@@ -96,19 +105,35 @@ pub fn verify(
             facts.calm(overridden)?;
             let target = claim.list.get(*member).filter(|m| m.learner == *learner);
             let target = target.ok_or(Violation::WrongTarget(*member))?;
-            if *learner { Ok(()) } else { facts.removal(target, overridden) }
+            if *learner {
+                Ok(())
+            } else {
+                facts.removal(target, overridden)
+            }
         }
         StepKind::UpdateUrl { member, .. } => {
             facts.calm(overridden)?;
-            let voter = claim.list.get(*member).filter(|m| !m.learner).ok_or(Violation::WrongTarget(*member))?;
+            let voter = claim
+                .list
+                .get(*member)
+                .filter(|m| !m.learner)
+                .ok_or(Violation::WrongTarget(*member))?;
             if claim.list.voters().any(|m| m.id != voter.id && !facts.alive(m)) {
                 return Err(Violation::HealthyRemoval(voter.id));
             }
             facts.majority(|m| !m.learner)
         }
         StepKind::MoveLeader { to } => {
-            let voter = claim.list.get(*to).filter(|m| !m.learner).ok_or(Violation::WrongTarget(*to))?;
-            if facts.alive(voter) { Ok(()) } else { Err(Violation::WrongTarget(*to)) }
+            let voter = claim
+                .list
+                .get(*to)
+                .filter(|m| !m.learner)
+                .ok_or(Violation::WrongTarget(*to))?;
+            if facts.alive(voter) {
+                Ok(())
+            } else {
+                Err(Violation::WrongTarget(*to))
+            }
         }
         StepKind::ActivateSpec { .. } | StepKind::Snapshot => Ok(()),
     }
@@ -122,30 +147,43 @@ struct Facts<'a> {
 
 impl Facts<'_> {
     fn fresh(&self) -> impl Iterator<Item = &SiteObservation> {
-        self.raw.iter().filter(|(_, heard)| heard.age_ms < OLD_MS).map(|(_, heard)| heard.observation.as_ref())
+        self.raw
+            .iter()
+            .filter(|(_, heard)| heard.age_ms < OLD_MS)
+            .map(|(_, heard)| heard.observation.as_ref())
     }
 
     fn alive(&self, member: &ListedMember) -> bool {
         if self.dead(member.id) {
             return false;
         }
-        self.fresh().flat_map(|o| o.members.iter().map(move |m| (o, m))).any(|(site, m)| {
-            let Some(status) = m.status.as_ref().filter(|_| m.member == Some(member.id)) else { return false };
-            let there = self.fresh().filter(|o| o.leader.as_ref().is_some_and(|c| c.term == self.claim.term));
-            let sees = |o: &SiteObservation, id: MemberId| o.links.iter().any(|l| l.member == id && l.misses < 3);
-            let linked = member.id == self.claim.member
-                || (sees(site, self.claim.member) && there.into_iter().any(|o| sees(o, member.id)));
-            status.leader == Some(self.claim.member)
-                && status.term == self.claim.term
-                && !status.faulty
-                && self.claim.commit.0.saturating_sub(status.applied.0) <= LAG
-                && linked
-        })
+        self.fresh()
+            .flat_map(|o| o.members.iter().map(move |m| (o, m)))
+            .any(|(site, m)| {
+                let Some(status) = m.status.as_ref().filter(|_| m.member == Some(member.id)) else {
+                    return false;
+                };
+                let there = self
+                    .fresh()
+                    .filter(|o| o.leader.as_ref().is_some_and(|c| c.term == self.claim.term));
+                let sees = |o: &SiteObservation, id: MemberId| {
+                    o.links.iter().any(|l| l.member == id && l.misses < 3)
+                };
+                let linked = member.id == self.claim.member
+                    || (sees(site, self.claim.member) && there.into_iter().any(|o| sees(o, member.id)));
+                status.leader == Some(self.claim.member)
+                    && status.term == self.claim.term
+                    && !status.faulty
+                    && self.claim.commit.0.saturating_sub(status.applied.0) <= LAG
+                    && linked
+            })
     }
 
     fn dead(&self, id: MemberId) -> bool {
         let attested = |o: &SiteObservation| {
-            o.members.iter().any(|m| m.member == Some(id) && m.state == IncarnationState::Lost)
+            o.members
+                .iter()
+                .any(|m| m.member == Some(id) && m.state == IncarnationState::Lost)
         };
         self.wish.lost_members.contains(&id) || self.raw.iter().any(|(_, heard)| attested(&heard.observation))
     }
@@ -153,7 +191,14 @@ impl Facts<'_> {
     fn majority(&self, is_voter: impl Fn(&ListedMember) -> bool) -> Result<(), Violation> {
         let voters: Vec<&ListedMember> = self.claim.list.iter().filter(|m| is_voter(m)).collect();
         let alive = voters.iter().filter(|m| self.alive(m)).count();
-        if alive * 2 > voters.len() { Ok(()) } else { Err(Violation::NoMajority { alive, voters: voters.len() }) }
+        if alive * 2 > voters.len() {
+            Ok(())
+        } else {
+            Err(Violation::NoMajority {
+                alive,
+                voters: voters.len(),
+            })
+        }
     }
 
     fn removal(&self, target: &ListedMember, overridden: bool) -> Result<(), Violation> {
@@ -174,12 +219,167 @@ impl Facts<'_> {
         if overridden {
             return Ok(());
         }
-        if self.fresh().flat_map(|o| &o.members).filter_map(|m| m.status.as_ref()).any(|s| s.alarm) {
+        if self
+            .fresh()
+            .flat_map(|o| &o.members)
+            .filter_map(|m| m.status.as_ref())
+            .any(|s| s.alarm)
+        {
             return Err(Violation::Alarm);
         }
         let concerned = |o: &&SiteObservation| self.wish.slots.iter().any(|slot| slot.site == o.site);
         let mut specs = self.fresh().filter(concerned).map(|o| o.spec);
         let first = specs.next();
-        if specs.any(|spec| Some(spec) != first) { Err(Violation::Drift) } else { Ok(()) }
+        if specs.any(|spec| Some(spec) != first) {
+            Err(Violation::Drift)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{IncarnationId, PeerUrl, Slot};
+    use crate::membership::scenario::Story;
+
+    fn remove(id: u64) -> StepKind {
+        StepKind::Remove {
+            member: MemberId(id),
+            learner: false,
+        }
+    }
+
+    fn add(site: &str) -> StepKind {
+        let site = SiteName::new(site).unwrap();
+        let peer_url = PeerUrl(format!("https://main-{site}-0.{site}.quorate.test:2380").into());
+        let zone = crate::federation::layout::default_zone();
+        StepKind::AddLearner {
+            slot: Slot {
+                site,
+                ordinal: 0,
+                zone,
+            },
+            peer_url,
+            incarnation: IncarnationId(1),
+        }
+    }
+
+    /// What a planner with one rule missing would ask for; the check alone must refuse each.
+    #[test]
+    fn planted_planner_bugs_are_caught_by_the_check_alone() {
+        let three = "wish east west north\nmember 1 east leader\nmember 2 west\n";
+        let promote = StepKind::Promote { member: MemberId(3) };
+        let cases: Vec<(&str, String, StepKind, Violation)> = vec![
+            (
+                "I1: a second learner",
+                format!("{three}member 3 north learner"),
+                add("south"),
+                Violation::SecondLearner,
+            ),
+            (
+                "I2: no alive majority afterwards",
+                format!("{three}member 3 north dead\nmember 4 south unknown"),
+                remove(2),
+                Violation::HealthyRemoval(MemberId(2)),
+            ),
+            (
+                "I2: an add without a majority",
+                "wish east west north\nmember 1 east leader\nmember 2 west unknown\nmember 3 north unknown"
+                    .to_owned(),
+                add("south"),
+                Violation::NoMajority { alive: 1, voters: 3 },
+            ),
+            (
+                "I3: a healthy voter removed while another one is silent",
+                format!("{three}member 3 north unknown\nmember 4 south"),
+                remove(4),
+                Violation::HealthyRemoval(MemberId(4)),
+            ),
+            (
+                "I9: a dead learner promoted",
+                format!("{three}member 3 north learner unknown"),
+                promote.clone(),
+                Violation::NotPromotable(MemberId(3)),
+            ),
+            (
+                "I9: an empty learner promoted",
+                format!("{three}member 3 north learner different"),
+                promote.clone(),
+                Violation::NotPromotable(MemberId(3)),
+            ),
+            (
+                "I10: the leader removed",
+                format!("{three}member 3 north"),
+                remove(1),
+                Violation::Leader(MemberId(1)),
+            ),
+            (
+                "I13: an alarm",
+                format!("{three}member 3 north dead alarm\nmember 4 south alarm"),
+                remove(3),
+                Violation::Alarm,
+            ),
+            (
+                "I13: specs differ",
+                format!("{three}member 3 north dead\ndrift west"),
+                remove(3),
+                Violation::Drift,
+            ),
+            (
+                "a voter promoted",
+                format!("{three}member 3 north"),
+                promote,
+                Violation::WrongTarget(MemberId(3)),
+            ),
+            (
+                "the last but one removed",
+                "wish east west north\nmember 1 east leader\nmember 2 west".to_owned(),
+                remove(2),
+                Violation::TooFew,
+            ),
+            (
+                "a URL added twice",
+                format!("{three}member 3 north"),
+                add("north"),
+                Violation::UrlInUse,
+            ),
+        ];
+        for (name, story, step, violation) in cases {
+            assert_eq!(Story::read(&story).check(&step), Err(violation), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_agent_without_the_lead_may_do_nothing() {
+        let story =
+            "wish east west north\nmember 1 east leader\nmember 2 west\nmember 3 north dead\nsilent east";
+        assert_eq!(Story::read(story).check(&remove(3)), Err(Violation::NotLeader));
+    }
+
+    /// The check must not lean on what it checks.
+    #[test]
+    fn it_imports_nothing_of_the_planner() {
+        let source = include_str!("check.rs");
+        let product = source.split("#[cfg(test)]").next().unwrap();
+        let imports: Vec<&str> = product.lines().filter(|l| l.starts_with("use ")).collect();
+        assert_eq!(imports.len(), 5, "{imports:?}");
+        for import in imports {
+            let allowed = [
+                "federation::member",
+                "federation::observed",
+                "federation::view::Wish",
+                "id::",
+                "step::StepKind",
+            ];
+            assert!(allowed.iter().any(|a| import.contains(a)), "{import}");
+        }
+        for forbidden in ["plan::", "safety::", "quorum::", "View", "arithmetic"] {
+            assert!(
+                !product.contains(&format!("{forbidden}(")) && !product.contains(&format!("::{forbidden}")),
+                "{forbidden}"
+            );
+        }
     }
 }

@@ -4,4 +4,6 @@ pub mod check;
 pub mod plan;
 pub mod quorum;
 pub mod safety;
+#[cfg(test)]
+mod scenario;
 pub mod step;

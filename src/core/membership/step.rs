@@ -74,7 +74,9 @@ impl StepKind {
     /// Changes etcd's member list (rules I1–I4, I8, I13 and others hold for these only).
     pub const fn changes_membership(&self) -> bool {
         match self {
-            Self::AddLearner { .. } | Self::Promote { .. } | Self::Remove { .. } | Self::UpdateUrl { .. } => true,
+            Self::AddLearner { .. } | Self::Promote { .. } | Self::Remove { .. } | Self::UpdateUrl { .. } => {
+                true
+            }
             Self::MoveLeader { .. } | Self::ActivateSpec { .. } | Self::Snapshot => false,
         }
     }
@@ -82,7 +84,9 @@ impl StepKind {
     /// The listed member that it is about.
     pub const fn target(&self) -> Option<MemberId> {
         match self {
-            Self::Promote { member } | Self::Remove { member, .. } | Self::UpdateUrl { member, .. } => Some(*member),
+            Self::Promote { member } | Self::Remove { member, .. } | Self::UpdateUrl { member, .. } => {
+                Some(*member)
+            }
             Self::MoveLeader { to } => Some(*to),
             Self::AddLearner { .. } | Self::ActivateSpec { .. } | Self::Snapshot => None,
         }
@@ -91,7 +95,15 @@ impl StepKind {
     /// The intent that carries it; none for steps without one.
     pub fn intent(&self) -> Option<IntentKind> {
         Some(match self.clone() {
-            Self::AddLearner { slot, peer_url, incarnation } => IntentKind::AddLearner { slot, peer_url, incarnation },
+            Self::AddLearner {
+                slot,
+                peer_url,
+                incarnation,
+            } => IntentKind::AddLearner {
+                slot,
+                peer_url,
+                incarnation,
+            },
             Self::Promote { member } => IntentKind::Promote { member },
             Self::Remove { member, learner } => IntentKind::Remove { member, learner },
             Self::UpdateUrl { member, peer_url } => IntentKind::UpdateUrl { member, peer_url },
@@ -103,7 +115,15 @@ impl StepKind {
     /// The step that would carry an open intent out again; none for those without an RPC.
     pub fn again(intent: &IntentKind) -> Option<Self> {
         Some(match intent.clone() {
-            IntentKind::AddLearner { slot, peer_url, incarnation } => Self::AddLearner { slot, peer_url, incarnation },
+            IntentKind::AddLearner {
+                slot,
+                peer_url,
+                incarnation,
+            } => Self::AddLearner {
+                slot,
+                peer_url,
+                incarnation,
+            },
             IntentKind::Promote { member } => Self::Promote { member },
             IntentKind::Remove { member, learner } => Self::Remove { member, learner },
             IntentKind::UpdateUrl { member, peer_url } => Self::UpdateUrl { member, peer_url },
@@ -147,7 +167,11 @@ pub struct Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} [{} -> {}] ({})", self.kind, self.before, self.after, self.operation)
+        write!(
+            f,
+            "{} [{} -> {}] ({})",
+            self.kind, self.before, self.after, self.operation
+        )
     }
 }
 

@@ -80,17 +80,29 @@ pub struct Conf {
 impl Conf {
     fn new(members: Vec<(At, ListedMember)>, gone: BTreeSet<MemberId>) -> Self {
         let bits = |learners: bool| {
-            members.iter().filter(|(_, m)| learners || !m.learner).fold(0_u32, |bits, (at, _)| bits | (1 << at))
+            members
+                .iter()
+                .filter(|(_, m)| learners || !m.learner)
+                .fold(0_u32, |bits, (at, _)| bits | (1 << at))
         };
         let (voters, all) = (bits(false), bits(true));
         let pairs = members.iter().map(|(at, m)| (*at, m.learner)).collect();
         let list = MemberList::new(members.into_iter().map(|(_, m)| m).collect());
-        Self { members: pairs, gone, list, voters, all }
+        Self {
+            members: pairs,
+            gone,
+            list,
+            voters,
+            all,
+        }
     }
 
     /// Numbers of the voters.
     pub fn voters(&self) -> impl Iterator<Item = At> + Clone + '_ {
-        self.members.iter().filter(|(_, learner)| !learner).map(|(at, _)| *at)
+        self.members
+            .iter()
+            .filter(|(_, learner)| !learner)
+            .map(|(at, _)| *at)
     }
 
     /// How many voters.
@@ -268,11 +280,21 @@ impl Cluster {
         let token = hash(&[token.as_bytes()]);
         let id = |url: &PeerUrl| MemberId(hash(&[url.0.as_bytes(), &token.to_be_bytes()]));
         let listed = |(at, (url, ..)): (At, &(PeerUrl, SmolStr, usize))| {
-            (at, ListedMember { id: id(url), name: SmolStr::default(), peer_url: url.clone(), learner: false })
+            (
+                at,
+                ListedMember {
+                    id: id(url),
+                    name: SmolStr::default(),
+                    peer_url: url.clone(),
+                    learner: false,
+                },
+            )
         };
         let mut listed: Vec<_> = members.iter().enumerate().map(listed).collect();
         listed.sort_by_key(|(_, member)| member.id);
-        let cluster = listed.iter().fold(token, |all, (_, m)| hash(&[&all.to_be_bytes(), &m.id.0.to_be_bytes()]));
+        let cluster = listed.iter().fold(token, |all, (_, m)| {
+            hash(&[&all.to_be_bytes(), &m.id.0.to_be_bytes()])
+        });
         let birth = Arc::new(Conf::new(listed, BTreeSet::new()));
         let mut cluster = Self {
             id: ClusterId(cluster),
@@ -351,7 +373,9 @@ impl Cluster {
     pub fn start(&mut self, at: At) {
         let now = self.now;
         let patience = self.election_ms + self.rng.below(self.election_ms);
-        let Some(node) = self.nodes.get_mut(at) else { return };
+        let Some(node) = self.nodes.get_mut(at) else {
+            return;
+        };
         if node.running {
             return;
         }
@@ -435,10 +459,16 @@ impl Cluster {
 
     /// Whether what member a sends arrives at member b.
     pub fn reaches(&self, a: At, b: At) -> bool {
-        let (Some(from), Some(to)) = (self.nodes.get(a), self.nodes.get(b)) else { return false };
+        let (Some(from), Some(to)) = (self.nodes.get(a), self.nodes.get(b)) else {
+            return false;
+        };
         from.running
             && to.running
-            && (from.site == to.site || self.cut.get(from.site).is_none_or(|bits| bits & (1 << to.site) == 0))
+            && (from.site == to.site
+                || self
+                    .cut
+                    .get(from.site)
+                    .is_none_or(|bits| bits & (1 << to.site) == 0))
             && !to.conf.gone.contains(&from.id)
     }
 
@@ -453,10 +483,14 @@ impl Cluster {
             for b in 0..count {
                 let up = a != b && self.both_ways(a, b);
                 let peer_runs = self.nodes.get(b).is_some_and(|n| n.running);
-                let Some(node) = self.nodes.get_mut(a) else { continue };
+                let Some(node) = self.nodes.get_mut(a) else {
+                    continue;
+                };
                 node.active.resize(count, INACTIVE);
                 let runs = node.running;
-                let Some(stream) = node.active.get_mut(b) else { continue };
+                let Some(stream) = node.active.get_mut(b) else {
+                    continue;
+                };
                 let active = stream.ends > now;
                 if up {
                     if !active {
@@ -485,7 +519,10 @@ impl Cluster {
     fn connected(&self, at: At) -> usize {
         let Some(node) = self.nodes.get(at) else { return 0 };
         let healthy = |peer: &At| {
-            *peer == at || self.active_since(at, *peer).is_some_and(|since| since + HEALTH_MS <= self.now)
+            *peer == at
+                || self
+                    .active_since(at, *peer)
+                    .is_some_and(|since| since + HEALTH_MS <= self.now)
         };
         node.conf.voters().filter(healthy).count()
     }

@@ -137,7 +137,13 @@ impl Cluster {
             Ok(Some(entry)) => {
                 if late_ms > 0 {
                     let due = self.now + late_ms;
-                    self.late.push(Late { due, at, entry, ticket, gives_up: due });
+                    self.late.push(Late {
+                        due,
+                        at,
+                        entry,
+                        ticket,
+                        gives_up: due,
+                    });
                 } else {
                     self.forward(at, entry, ticket, gives_up);
                 }
@@ -167,16 +173,27 @@ impl Cluster {
     /// Brings a proposal to the leader that the member follows now. Without a leader it waits in the member until its
     /// caller gives up; with one that cannot be reached it is lost.
     pub(super) fn forward(&mut self, at: At, entry: Entry, ticket: Ticket, gives_up: u64) {
-        let Some(node) = self.nodes.get(at).filter(|n| n.running) else { return };
+        let Some(node) = self.nodes.get(at).filter(|n| n.running) else {
+            return;
+        };
         let Some(leader) = node.leader else {
             if self.now < gives_up {
                 let due = self.now + 1;
-                self.late.push(Late { due, at, entry, ticket, gives_up });
+                self.late.push(Late {
+                    due,
+                    at,
+                    entry,
+                    ticket,
+                    gives_up,
+                });
             }
             return;
         };
         let reached = leader == at || self.reaches(at, leader);
-        let leads = self.nodes.get(leader).is_some_and(|n| n.running && n.leader == Some(leader));
+        let leads = self
+            .nodes
+            .get(leader)
+            .is_some_and(|n| n.running && n.leader == Some(leader));
         if !reached || !leads {
             return;
         }
@@ -188,14 +205,21 @@ impl Cluster {
     }
 
     fn admit(&mut self, at: At, request: &Request) -> Result<Option<Entry>, Refusal> {
-        let Some(node) = self.nodes.get(at).filter(|n| n.running) else { return Err(Refusal::Unavailable) };
+        let Some(node) = self.nodes.get(at).filter(|n| n.running) else {
+            return Err(Refusal::Unavailable);
+        };
         if node.conf.has(at) && !node.conf.is_voter(at) {
             return Err(Refusal::Learner);
         }
         match request {
             Request::Put if self.no_space => Err(Refusal::NoSpace),
             Request::Put => Ok(Some(Entry::Put)),
-            Request::Add { url, learner, name, site } => {
+            Request::Add {
+                url,
+                learner,
+                name,
+                site,
+            } => {
                 if !url.0.contains("://") {
                     return Err(Refusal::BadUrl);
                 }
@@ -207,7 +231,10 @@ impl Cluster {
                 let nobody = std::sync::Arc::clone(&self.nobody);
                 let new = self.push_node(id, name.clone(), url.clone(), *site, nobody);
                 self.refresh_links();
-                Ok(Some(Entry::Add { at: new, learner: *learner }))
+                Ok(Some(Entry::Add {
+                    at: new,
+                    learner: *learner,
+                }))
             }
             Request::Promote(id) => {
                 let id = *id;
@@ -229,7 +256,11 @@ impl Cluster {
                     return Err(Refusal::NotLeader);
                 }
                 let votes = self.find(*to).is_some_and(|to| node.conf.is_voter(to));
-                if votes { Ok(None) } else { Err(Refusal::BadTransferee) }
+                if votes {
+                    Ok(None)
+                } else {
+                    Err(Refusal::BadTransferee)
+                }
             }
         }
     }
@@ -237,7 +268,11 @@ impl Cluster {
     /// Ids of added members are salted with the time in whole seconds (etcd-facts 2).
     fn salted_id(&self, url: &PeerUrl) -> MemberId {
         let second = self.now / ID_SALT_MS;
-        MemberId(hash(&[url.0.as_bytes(), &self.token.to_be_bytes(), &second.to_be_bytes()]))
+        MemberId(hash(&[
+            url.0.as_bytes(),
+            &self.token.to_be_bytes(),
+            &second.to_be_bytes(),
+        ]))
     }
 
     fn started(&self, node: &Node, without: Option<MemberId>) -> (usize, usize) {
@@ -246,7 +281,9 @@ impl Cluster {
     }
 
     fn may_add(&self, at: At, learner: bool) -> Result<(), Refusal> {
-        let Some(node) = self.nodes.get(at) else { return Err(Refusal::Unavailable) };
+        let Some(node) = self.nodes.get(at) else {
+            return Err(Refusal::Unavailable);
+        };
         let (voters, started) = self.started(node, None);
         if !learner && !(started == 1 && voters == 1) && started < quorum(voters + 1) {
             return Err(Refusal::NotEnoughStarted);
@@ -259,7 +296,9 @@ impl Cluster {
     }
 
     fn may_remove(&self, at: At, id: MemberId) -> Result<(), Refusal> {
-        let Some(node) = self.nodes.get(at) else { return Err(Refusal::Unavailable) };
+        let Some(node) = self.nodes.get(at) else {
+            return Err(Refusal::Unavailable);
+        };
         if node.conf.list.get(id).is_some_and(|m| m.learner) {
             return Ok(());
         }
@@ -281,8 +320,12 @@ impl Cluster {
     /// No liveness check: a killed learner is promoted (etcd-facts 5). Followers forward the call.
     fn may_promote(&self, at: At, id: MemberId) -> Result<(), Refusal> {
         let leader = self.nodes.get(at).and_then(|n| n.leader).unwrap_or(at);
-        let Some(node) = self.nodes.get(leader) else { return Err(Refusal::Unavailable) };
-        let Some(target) = self.find(id).filter(|t| node.conf.has(*t)) else { return Err(Refusal::NotFound) };
+        let Some(node) = self.nodes.get(leader) else {
+            return Err(Refusal::Unavailable);
+        };
+        let Some(target) = self.find(id).filter(|t| node.conf.has(*t)) else {
+            return Err(Refusal::NotFound);
+        };
         if target != leader {
             let matched = node.progress.get(target).copied().unwrap_or(0) as usize;
             if matched * 10 < node.durable * 9 {
@@ -308,7 +351,10 @@ impl Cluster {
             return None;
         }
         let leader = node.leader?;
-        let lead = self.nodes.get(leader).filter(|n| n.running && n.leader == Some(leader) && n.term == node.term)?;
+        let lead = self
+            .nodes
+            .get(leader)
+            .filter(|n| n.running && n.leader == Some(leader) && n.term == node.term)?;
         if !self.both_ways(at, leader) || !self.has_quorum(leader) || !self.committed_in_term(leader) {
             return None;
         }
@@ -317,8 +363,11 @@ impl Cluster {
     }
 
     fn committed_in_term(&self, at: At) -> bool {
-        let Some(node) = self.nodes.get(at) else { return false };
+        let Some(node) = self.nodes.get(at) else {
+            return false;
+        };
         let last = node.commit.checked_sub(1).and_then(|i| node.log.get(i));
-        last.and_then(|e| self.entries.get(*e as usize)).is_some_and(|e| e.term == node.term)
+        last.and_then(|e| self.entries.get(*e as usize))
+            .is_some_and(|e| e.term == node.term)
     }
 }

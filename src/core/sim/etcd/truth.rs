@@ -39,8 +39,13 @@ impl Cluster {
 
     /// Acknowledged writes follow each other in one log, so the last one stands for all.
     pub(super) fn note_election(&mut self, leader: At) {
-        let Some(last) = self.acknowledged.last() else { return };
-        let has = self.nodes.get(leader).is_some_and(|n| n.log.iter().rev().any(|e| e == last));
+        let Some(last) = self.acknowledged.last() else {
+            return;
+        };
+        let has = self
+            .nodes
+            .get(leader)
+            .is_some_and(|n| n.log.iter().rev().any(|e| e == last));
         if !has {
             let index = self.acknowledged.len();
             self.losses.push(Loss::ElectedWithout { leader, index });
@@ -49,7 +54,9 @@ impl Cluster {
 
     /// Two members must never disagree about what is committed.
     pub(super) fn note_commit(&mut self, leader: At) {
-        let Some(node) = self.nodes.get(leader) else { return };
+        let Some(node) = self.nodes.get(leader) else {
+            return;
+        };
         let index = node.commit;
         let mine = index.checked_sub(1).and_then(|i| node.log.get(i)).copied();
         let other = self.nodes.iter().enumerate().find(|(at, n)| {
@@ -62,14 +69,29 @@ impl Cluster {
 
     /// After a directory was lost: is there a listed voter left that holds the last acknowledged write?
     pub(super) fn note_holders(&mut self) {
-        let Some(last) = self.acknowledged.last().copied() else { return };
-        let Some(newest) = self.nodes.iter().filter(|n| n.disk).max_by_key(|n| (n.commit, n.term)) else {
-            self.losses.push(Loss::NoHolder { index: self.acknowledged.len() });
+        let Some(last) = self.acknowledged.last().copied() else {
             return;
         };
-        let holds = |at: At| self.nodes.get(at).is_some_and(|n| n.disk && n.log.iter().rev().any(|e| *e == last));
+        let Some(newest) = self
+            .nodes
+            .iter()
+            .filter(|n| n.disk)
+            .max_by_key(|n| (n.commit, n.term))
+        else {
+            self.losses.push(Loss::NoHolder {
+                index: self.acknowledged.len(),
+            });
+            return;
+        };
+        let holds = |at: At| {
+            self.nodes
+                .get(at)
+                .is_some_and(|n| n.disk && n.log.iter().rev().any(|e| *e == last))
+        };
         if !newest.conf.voters().any(holds) {
-            self.losses.push(Loss::NoHolder { index: self.acknowledged.len() });
+            self.losses.push(Loss::NoHolder {
+                index: self.acknowledged.len(),
+            });
         }
     }
 
@@ -89,7 +111,9 @@ impl Cluster {
 
     /// Whether the log of every running voter that leads holds all acknowledged writes.
     pub fn leader_holds_everything(&self) -> bool {
-        let Some(last) = self.acknowledged.last() else { return true };
+        let Some(last) = self.acknowledged.last() else {
+            return true;
+        };
         self.nodes
             .iter()
             .enumerate()
@@ -100,7 +124,12 @@ impl Cluster {
     /// The leader that a majority follows.
     pub fn true_leader(&self) -> Option<At> {
         (0..self.nodes.len())
-            .filter(|at| self.nodes.get(*at).is_some_and(|n| n.running && n.leader == Some(*at)) && self.has_quorum(*at))
+            .filter(|at| {
+                self.nodes
+                    .get(*at)
+                    .is_some_and(|n| n.running && n.leader == Some(*at))
+                    && self.has_quorum(*at)
+            })
             .max_by_key(|at| self.nodes.get(*at).map(|n| n.term))
     }
 
@@ -110,7 +139,10 @@ impl Cluster {
         let unapplied = node.log.get(node.applied..).unwrap_or_default();
         let change = |e: &&u32| {
             self.entries.get(**e as usize).is_some_and(|e| {
-                matches!(e.entry, Entry::Add { .. } | Entry::Promote(_) | Entry::Remove(_) | Entry::Update(..))
+                matches!(
+                    e.entry,
+                    Entry::Add { .. } | Entry::Promote(_) | Entry::Remove(_) | Entry::Update(..)
+                )
             })
         };
         unapplied.iter().filter(change).count()
