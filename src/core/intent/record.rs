@@ -138,11 +138,11 @@ impl Record {
                 return Err(reason(Code::IntentUnresolved).numbers(mine.0, intent.seq.0));
             }
         }
-        // The flag belongs to the operation: what was sent under an earlier number of the same op may still arrive.
+        // What was sent under an earlier number of this op, or of an op that this one closes, may still arrive.
         let sent_by_me = self
             .intent
             .as_ref()
-            .is_some_and(|held| held.intent.op == intent.op && held.sent_by_me);
+            .is_some_and(|held| held.open() && held.sent_by_me);
         let mut next = self.clone();
         next.uid = Some(intent.uid);
         next.epoch = intent.epoch;
