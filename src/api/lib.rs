@@ -2,6 +2,14 @@
 //!
 //! Strings are parsed here, once, into the newtypes of `quorate-core`. No IO and no loops belong here.
 
+pub mod config;
+pub mod document;
+mod problem;
+mod schema;
+mod yaml;
+
+pub use problem::Problem;
+
 /// The generated services that agents of different sites speak.
 #[allow(missing_docs, clippy::pedantic, clippy::all, reason = "generated code")]
 pub mod peer {
