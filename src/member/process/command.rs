@@ -1,0 +1,166 @@
+//! Which etcd is started, and with which arguments.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use quorate_core::federation::member::EtcdOptions;
+use quorate_link::etcd::flags::{self, ClientTls, Flags, Minor, PeerTls, Start};
+use quorate_link::pki::peer_common_name;
+use tokio::process::Command;
+
+use crate::guard::{How, Permit};
+use crate::options::Options;
+use crate::volume::Volume;
+
+/// Why there is no command line.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such etcd on this machine.
+    #[error("no etcd {version} in {}; install it there, or name another folder in etcdDir", folder.display())]
+    NoBinary {
+        /// What was asked for.
+        version: String,
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// The program does not say its version.
+    #[error("{} does not run", path.display())]
+    Version {
+        /// The program.
+        path: PathBuf,
+        /// What the operating system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The program is another version.
+    #[error("{} is etcd {found}, {wanted} was asked for; install that version, or change spec.version", path.display())]
+    OtherVersion {
+        /// The program.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// The arguments cannot be made.
+    #[error(transparent)]
+    Flags(#[from] flags::Error),
+}
+
+/// Finds the etcd of a version (`3.6` or `3.6.16`): `<folder>/etcd-<minor>/etcd`, then `<folder>/etcd`.
+pub async fn find(folder: &Path, version: &str) -> Result<(PathBuf, Minor), Error> {
+    let wanted: Minor = version.parse()?;
+    let candidates = [
+        folder.join(format!("etcd-{wanted}")).join("etcd"),
+        folder.join("etcd"),
+    ];
+    let Some(path) = candidates.into_iter().find(|path| path.is_file()) else {
+        return Err(Error::NoBinary {
+            version: version.to_owned(),
+            folder: folder.to_owned(),
+        });
+    };
+    let output = Command::new(&path)
+        .arg("--version")
+        .env_clear()
+        .kill_on_drop(true)
+        .output()
+        .await;
+    let output = output.map_err(|source| Error::Version {
+        path: path.clone(),
+        source,
+    })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found = text
+        .lines()
+        .find_map(|line| line.strip_prefix("etcd Version:"))
+        .unwrap_or_default()
+        .trim();
+    let fits = found.parse::<Minor>().is_ok_and(|minor| minor == wanted)
+        && (version.split('.').count() < 3 || version == found);
+    if fits {
+        Ok((path, wanted))
+    } else {
+        Err(Error::OtherVersion {
+            path,
+            found: found.to_owned(),
+            wanted: version.to_owned(),
+        })
+    }
+}
+
+/// The arguments for a permitted start.
+pub fn arguments(
+    options: &Options,
+    volume: &Volume,
+    minor: Minor,
+    permit: &Permit,
+) -> Result<Vec<String>, Error> {
+    let Permit {
+        how,
+        grant,
+        incarnation: _,
+    } = permit;
+    let EtcdOptions {
+        version: _,
+        heartbeat_ms,
+        election_ms,
+        quota_bytes,
+    } = &grant.settings;
+    let ports = options.ports;
+    let tls = &options.certificates;
+    let url = |port| format!("https://{}", options.address(port));
+    let start = match how {
+        How::New => Start::Seed,
+        How::Join => {
+            let members = grant
+                .initial_cluster
+                .iter()
+                .map(|(name, url)| (name.to_string(), url.to_string()));
+            Start::Join {
+                members: members.collect(),
+            }
+        }
+        // Without the list: were the directory gone since the guard looked, etcd would stop instead of beginning anew
+        // under an id that may have voted.
+        How::Resume => Start::Resume,
+    };
+    let flags = Flags {
+        minor,
+        name: grant.name.to_string(),
+        data_dir: volume.data(),
+        start,
+        token: grant.token(),
+        peer_url: grant.peer_url.to_string(),
+        listen_peer: url(ports.peer),
+        client_urls: options.client_urls.iter().map(ToString::to_string).collect(),
+        listen_client: vec![url(ports.client)],
+        listen_metrics: Some(format!("http://{}", metrics(options))),
+        peer_tls: PeerTls {
+            server: tls.peer(),
+            client: tls.peer_client(),
+            trusted: tls.peer_roots.clone(),
+            common_name: peer_common_name(&grant.uid.to_string()),
+        },
+        client_tls: ClientTls {
+            server: tls.client(),
+            trusted: tls.client_roots.clone(),
+        },
+        heartbeat_ms: (*heartbeat_ms).into(),
+        election_ms: (*election_ms).into(),
+        quota_bytes: Some(*quota_bytes),
+        auto_compaction: None,
+        snapshot_catchup_entries: None,
+        watch_progress: None,
+        extensive_metrics: false,
+        log_level: "info".to_owned(),
+        extra: Vec::new(),
+    };
+    Ok(flags.render()?)
+}
+
+/// etcd's health and metrics port.
+pub fn metrics(options: &Options) -> SocketAddr {
+    options.address(options.ports.metrics)
+}

@@ -1,0 +1,514 @@
+//! The one task that owns the volume and the process.
+//!
+//! Everything that changes something comes here, one at a time: what the agent asks for, the end of etcd, and the tick
+//! that looks whether the data directory is still there. The guard runs before every start.
+
+mod requests;
+mod watch;
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_core::federation::member::{DirFacts, Incarnation, MemberReport, Process};
+use quorate_core::id::{ClusterId, IncarnationId, MemberId};
+use quorate_core::reason::Code;
+use quorate_link::clock::Clock;
+use quorate_link::drain::Drain;
+use quorate_link::identity::Identity;
+use quorate_link::lock::{self, Lock};
+use quorate_link::tls::{Admit, Source, TlsStore, Trust, store};
+use quorate_link::transport;
+use quorate_link::{durable, transport::Limits};
+use quorate_snapshot::wal;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch as channel};
+use tokio::time::MissedTickBehavior;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::guard::{self, Verdict};
+use crate::mark::Watermark;
+use crate::options::Options;
+use crate::process::backoff::Backoff;
+use crate::process::child::Child;
+use crate::process::command;
+use crate::process::logs::Logs;
+use crate::volume::Volume;
+use crate::{api, http};
+
+pub(crate) use requests::{Answer, Refusal, Request};
+use watch::Seen;
+
+/// How often the data directory is looked at: an etcd goes on for a while without it, and acknowledges writes that no
+/// disk holds.
+const TICK: Duration = Duration::from_secs(1);
+/// How often certificates are looked at.
+const RELOAD: Duration = Duration::from_secs(5);
+/// Requests that wait for their turn.
+const QUEUE: usize = 64;
+
+/// Why a supervisor cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another one works on the volume.
+    #[error(transparent)]
+    Lock(#[from] lock::Error),
+    /// The volume cannot be used.
+    #[error(transparent)]
+    Volume(#[from] durable::Error),
+    /// The certificates of the member API cannot be used.
+    #[error("the member API has no certificates; the agent makes them")]
+    Tls(#[from] store::Error),
+    /// A port cannot be bound.
+    #[error("cannot listen on {address}; stop what uses it, or change the ports of the site")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the operating system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The death signal of etcd would follow a thread that may end.
+    #[error("the supervisor needs a current-thread runtime on the main thread")]
+    Runtime,
+}
+
+/// `quorate member`.
+#[derive(Debug)]
+pub struct Service;
+
+impl Service {
+    /// Works until `drain` begins, then stops etcd and returns. Call it in `block_on` of a current-thread runtime on
+    /// the main thread: etcd's death signal follows the thread that starts it.
+    pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
+        if tokio::runtime::Handle::current().runtime_flavor() != tokio::runtime::RuntimeFlavor::CurrentThread
+        {
+            return Err(Error::Runtime);
+        }
+        durable::create_folder(&options.volume)?;
+        let lock = Lock::acquire(&options.volume)?;
+        let site = options.slot.site.to_string();
+        let tls = TlsStore::load(Source {
+            trust_domain: options.trust_domain.clone(),
+            leaf: options.certificates.api(),
+            trust: Trust::Site {
+                site: site.clone(),
+                path: options.certificates.agent_roots.clone(),
+            },
+        })?;
+        let listen = |address| async move {
+            TcpListener::bind(address)
+                .await
+                .map_err(|source| Error::Listen { address, source })
+        };
+        let api_listener = listen(options.address(options.ports.member)).await?;
+        let http_listener = listen(options.address(options.ports.http)).await?;
+
+        let options = Arc::new(options);
+        let (requests, queue) = mpsc::channel(QUEUE);
+        let (supervisor, report) = Supervisor::new(options.clone(), drain.clone(), queue);
+        drain.spawn(tls.clone().follow(RELOAD, drain.child()));
+        drain.spawn(http::serve(http_listener, options, report.clone(), drain.clone()));
+        let router = api::router(requests, report, drain.clone());
+        let admit = Admit::Only(Identity::agent(site));
+        let serve = transport::serve(
+            api_listener,
+            tls,
+            admit,
+            router,
+            Limits::default(),
+            Arc::default(),
+            drain.clone(),
+        );
+        drain.spawn(serve);
+        supervisor.run().await;
+        drop(lock);
+        Ok(())
+    }
+}
+
+/// What the process does.
+enum Phase {
+    /// Nothing; `await_mark` if a mark from outside would change that.
+    Idle { await_mark: bool },
+    /// Starts when the time has come.
+    Waiting { until_ms: u64 },
+    /// etcd runs.
+    Running(Box<Running>),
+}
+
+struct Running {
+    child: Child,
+    since_ms: u64,
+    /// The folder of the log, once it is there: device and inode.
+    log: Option<(u64, u64)>,
+    answers: bool,
+    /// Ends with the process that it follows.
+    _watcher: AbortOnDropHandle<Option<()>>,
+    watermark: Watermark,
+}
+
+enum Event {
+    Drain,
+    Request(Request),
+    Exit(io::Result<std::process::ExitStatus>),
+    Start,
+    Tick,
+    Seen(u64, Seen),
+}
+
+struct Supervisor {
+    options: Arc<Options>,
+    volume: Volume,
+    clock: Clock,
+    drain: Drain,
+    queue: mpsc::Receiver<Request>,
+    /// What the watcher of the running process saw, with the number of its start.
+    seen: (mpsc::Sender<(u64, Seen)>, mpsc::Receiver<(u64, Seen)>),
+    logs: Logs,
+    backoff: Backoff,
+    phase: Phase,
+    process: Process,
+    incarnation: Option<Incarnation>,
+    dir: Option<DirFacts>,
+    starts: u64,
+    last_words: Option<String>,
+    report: channel::Sender<MemberReport>,
+}
+
+impl Supervisor {
+    fn new(
+        options: Arc<Options>,
+        drain: Drain,
+        queue: mpsc::Receiver<Request>,
+    ) -> (Self, channel::Receiver<MemberReport>) {
+        let volume = Volume::new(options.volume.clone(), options.outside_mark.clone());
+        let (report, reader) = channel::channel(MemberReport {
+            slot: options.slot.clone(),
+            incarnation: None,
+            dir: None,
+            process: Process::Unknown,
+            pid: None,
+            starts: 0,
+            last_words: None,
+            archived: Vec::new(),
+        });
+        let supervisor = Self {
+            logs: Logs::new(volume.etcd_log()),
+            options,
+            volume,
+            clock: Clock::start(),
+            drain,
+            queue,
+            seen: mpsc::channel(QUEUE),
+            backoff: Backoff::default(),
+            phase: Phase::Waiting { until_ms: 0 },
+            process: Process::Unknown,
+            incarnation: None,
+            dir: None,
+            starts: 0,
+            last_words: None,
+            report,
+        };
+        (supervisor, reader)
+    }
+
+    async fn run(mut self) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            match self.event(&mut tick).await {
+                Event::Drain => break,
+                Event::Request(request) => self.request(request).await,
+                Event::Exit(status) => self.ended(status),
+                Event::Start => self.start().await,
+                Event::Tick => self.tick().await,
+                Event::Seen(start, seen) if start == self.starts => self.see(seen),
+                Event::Seen(..) => {}
+            }
+            self.publish();
+        }
+        self.halt().await;
+        self.process = Process::Stopped;
+        self.publish();
+    }
+
+    async fn event(&mut self, tick: &mut tokio::time::Interval) -> Event {
+        let now_ms = self.clock.now_ms();
+        let phase = &mut self.phase;
+        let process = async move {
+            match phase {
+                Phase::Running(running) => Event::Exit(running.child.wait().await),
+                Phase::Waiting { until_ms } => {
+                    tokio::time::sleep(Duration::from_millis(until_ms.saturating_sub(now_ms))).await;
+                    Event::Start
+                }
+                Phase::Idle { .. } => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.drain.signalled() => Event::Drain,
+            event = process => event,
+            Some((start, seen)) = self.seen.1.recv() => Event::Seen(start, seen),
+            _ = tick.tick() => Event::Tick,
+            Some(request) = self.queue.recv() => Event::Request(request),
+        }
+    }
+
+    /// Runs the guard and, if it permits, etcd.
+    async fn start(&mut self) {
+        let volume = self.volume.clone();
+        // Reads the whole log: not on the thread that answers the agent.
+        let checked = tokio::task::spawn_blocking(move || guard::check(&volume)).await;
+        let (findings, verdict) = match checked {
+            Ok(Ok(checked)) => checked,
+            Ok(Err(error)) => return self.retry(chain(&error)),
+            Err(error) => return self.retry(error.to_string()),
+        };
+        self.incarnation = findings.incarnation;
+        self.dir = Some(findings.dir);
+        let permit = match verdict {
+            Verdict::Start(permit) => permit,
+            Verdict::Await(reason) => {
+                self.phase = Phase::Idle {
+                    await_mark: reason.code == Code::HighWaterMissing,
+                };
+                self.process = if reason.code == Code::AwaitingGrant {
+                    Process::AwaitingGrant
+                } else {
+                    Process::Quarantined(reason)
+                };
+                return;
+            }
+            Verdict::Refuse(reason) => {
+                tracing::error!(%reason, dir = ?self.dir, "the start was refused");
+                self.phase = Phase::Idle { await_mark: false };
+                self.process = if findings.fenced {
+                    Process::Fenced
+                } else {
+                    Process::Quarantined(reason)
+                };
+                return;
+            }
+        };
+        match self.spawn(&permit).await {
+            Ok(()) => {
+                tracing::info!(how = ?permit.how, incarnation = %permit.incarnation.id, "etcd started");
+                self.process = Process::Starting;
+                self.dir = None;
+            }
+            Err(error) => self.retry(error),
+        }
+    }
+
+    async fn spawn(&mut self, permit: &guard::Permit) -> Result<(), String> {
+        let (etcd, minor) = command::find(&self.options.etcd_dir, &permit.grant.settings.version)
+            .await
+            .map_err(|error| chain(&error))?;
+        let args =
+            command::arguments(&self.options, &self.volume, minor, permit).map_err(|error| chain(&error))?;
+        let log = self
+            .logs
+            .open()
+            .map_err(|error| format!("cannot open etcd's log file: {error}"))?;
+        let child = Child::spawn(&etcd, &args, log)
+            .map_err(|error| format!("cannot start {}: {error}", etcd.display()))?;
+        let now_ms = self.clock.now_ms();
+        self.starts += 1;
+        let watcher = watch::follow(command::metrics(&self.options), self.starts, self.seen.0.clone());
+        self.phase = Phase::Running(Box::new(Running {
+            child,
+            since_ms: now_ms,
+            log: log_folder(&self.volume),
+            answers: false,
+            _watcher: AbortOnDropHandle::new(self.drain.spawn_until(watcher)),
+            watermark: Watermark::new(permit.incarnation.mark, now_ms),
+        }));
+        Ok(())
+    }
+
+    /// Not started, for a reason that may pass.
+    fn retry(&mut self, why: String) {
+        tracing::warn!(why, "etcd was not started");
+        let until_ms = self.clock.now_ms() + self.backoff.after(0);
+        self.last_words = Some(why);
+        self.process = Process::Exited;
+        self.phase = Phase::Waiting { until_ms };
+    }
+
+    /// etcd ended by itself. Its exit code says nothing that could be relied on; the guard looks before the next start.
+    fn ended(&mut self, status: io::Result<std::process::ExitStatus>) {
+        let Phase::Running(running) = &self.phase else {
+            return;
+        };
+        let now_ms = self.clock.now_ms();
+        let wait = self.backoff.after(now_ms.saturating_sub(running.since_ms));
+        self.logs.poll();
+        self.last_words = self.logs.last_words();
+        tracing::warn!(
+            ?status,
+            last_words = self.last_words,
+            wait_ms = wait,
+            "etcd ended"
+        );
+        self.process = Process::Exited;
+        self.phase = Phase::Waiting {
+            until_ms: now_ms + wait,
+        };
+    }
+
+    /// Stops etcd, if it runs.
+    async fn halt(&mut self) {
+        if let Some(child) = self.take_child() {
+            let status = child.stop().await;
+            tracing::info!(?status, "etcd stopped");
+        }
+        self.logs.poll();
+    }
+
+    fn take_child(&mut self) -> Option<Child> {
+        match std::mem::replace(&mut self.phase, Phase::Idle { await_mark: false }) {
+            Phase::Running(running) => Some(running.child),
+            Phase::Idle { .. } | Phase::Waiting { .. } => None,
+        }
+    }
+
+    async fn tick(&mut self) {
+        self.logs.poll();
+        match &mut self.phase {
+            Phase::Running(running) => {
+                let log = log_folder(&self.volume);
+                match (running.log, log) {
+                    (None, Some(_)) => running.log = log,
+                    (Some(before), now) if now != Some(before) => self.vanished().await,
+                    _ => {}
+                }
+            }
+            // A mark that cannot be read is not there; the guard says why at the next start.
+            Phase::Idle { await_mark: true } if matches!(self.volume.outside(), Ok(Some(_))) => {
+                self.start().await
+            }
+            Phase::Idle { .. } | Phase::Waiting { .. } => {}
+        }
+    }
+
+    /// The log is gone or another one lies there: whatever this etcd acknowledges from now on is on no disk.
+    async fn vanished(&mut self) {
+        tracing::error!(log = %self.volume.wal().display(), "the write-ahead log is gone or replaced; killing etcd");
+        if let Some(child) = self.take_child() {
+            // It would only wait for the disk.
+            let status = child.kill().await;
+            tracing::info!(?status, "etcd killed");
+        }
+        self.start().await;
+    }
+
+    fn see(&mut self, seen: Seen) {
+        let Phase::Running(running) = &mut self.phase else {
+            return;
+        };
+        match seen {
+            Seen::Answers(answers) => {
+                running.answers = answers;
+                if answers {
+                    self.process = Process::Running;
+                }
+            }
+            Seen::Moved => {
+                // Every look reads the log once, so it is taken only if it could lead to a write.
+                let unknown = self
+                    .incarnation
+                    .as_ref()
+                    .is_some_and(|i| i.cluster.is_none() || i.member.is_none());
+                if unknown || running.watermark.due(self.clock.now_ms()) {
+                    let (volume, start, sender) = (self.volume.clone(), self.starts, self.seen.0.clone());
+                    self.drain.spawn_until(watch::read_log(volume, start, sender));
+                }
+            }
+            Seen::Log(facts) => self.record(&facts),
+        }
+    }
+
+    /// Writes what the log says into the record: the ids of a seed, and the high-water mark.
+    fn record(&mut self, facts: &wal::WalFacts) {
+        let Phase::Running(running) = &mut self.phase else {
+            return;
+        };
+        let Some(incarnation) = &self.incarnation else {
+            return;
+        };
+        let mut next = incarnation.clone();
+        // From now on `new` is never rendered again for this incarnation.
+        next.cluster.get_or_insert(ClusterId(facts.cluster_id));
+        next.member.get_or_insert(MemberId(facts.member_id));
+        if let Some(mark) = running.watermark.observe(watch::mark(facts), self.clock.now_ms()) {
+            next.mark = next.mark.max(mark);
+        }
+        if next == *incarnation {
+            return;
+        }
+        match self.volume.write_incarnation(&next) {
+            Ok(_) => self.incarnation = Some(next),
+            Err(error) => tracing::error!(
+                error = chain(&error),
+                "cannot write the record of this incarnation"
+            ),
+        }
+    }
+
+    fn publish(&self) {
+        let pid = match &self.phase {
+            Phase::Running(running) => Some(running.child.pid()),
+            Phase::Idle { .. } | Phase::Waiting { .. } => None,
+        };
+        let next = MemberReport {
+            slot: self.options.slot.clone(),
+            incarnation: self.incarnation.clone(),
+            dir: self.dir.clone(),
+            process: self.process.clone(),
+            pid,
+            starts: self.starts,
+            last_words: self.last_words.clone(),
+            archived: self.volume.archived().unwrap_or_default(),
+        };
+        self.report.send_if_modified(|report| {
+            let changed = *report != next;
+            if changed {
+                *report = next;
+            }
+            changed
+        });
+    }
+
+    fn is_here(&self, id: IncarnationId) -> bool {
+        self.incarnation
+            .as_ref()
+            .is_some_and(|incarnation| incarnation.id == id)
+    }
+}
+
+/// Device and inode of the folder of the log, if there is a segment in it.
+fn log_folder(volume: &Volume) -> Option<(u64, u64)> {
+    let folder = volume.wal();
+    let meta = std::fs::metadata(&folder).ok()?;
+    let segment = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".wal");
+    let there = std::fs::read_dir(&folder)
+        .ok()?
+        .flatten()
+        .any(|entry| segment(entry.file_name()));
+    there.then(|| (meta.dev(), meta.ino()))
+}
+
+/// An error with its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,84 @@
+//! Looks at a running etcd from the side: does it answer, does its log move on?
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use quorate_core::federation::member::Mark;
+use quorate_core::id::{Index, Term};
+use quorate_snapshot::wal::{self, WalFacts};
+use tokio::sync::mpsc;
+
+use crate::process::probe;
+use crate::volume::Volume;
+
+/// Until it answers for the first time, and when it does not answer.
+const SOON: Duration = Duration::from_millis(100);
+/// While it answers.
+const LATER: Duration = Duration::from_secs(2);
+/// One look in so many is at the progress: every ten seconds.
+const PROGRESS: u32 = 5;
+
+/// What was seen.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// etcd answers, or does not.
+    Answers(bool),
+    /// Its log went on since the last look.
+    Moved,
+    /// What its log says.
+    Log(WalFacts),
+}
+
+/// Follows one process until it is told to stop.
+pub(super) async fn follow(address: SocketAddr, start: u64, to: mpsc::Sender<(u64, Seen)>) {
+    let mut answered = false;
+    let mut before = None;
+    let mut round = 0_u32;
+    loop {
+        let answers = probe::get(address, "/livez").await.is_ok();
+        if answers != answered {
+            answered = answers;
+            round = 0;
+            if to.send((start, Seen::Answers(answers))).await.is_err() {
+                return;
+            }
+        }
+        if answers && round.is_multiple_of(PROGRESS) {
+            let progress = probe::get(address, "/metrics")
+                .await
+                .ok()
+                .and_then(|text| probe::progress(&text));
+            if progress != before {
+                before = progress;
+                if to.send((start, Seen::Moved)).await.is_err() {
+                    return;
+                }
+            }
+        }
+        round = round.wrapping_add(1);
+        tokio::time::sleep(if answers { LATER } else { SOON }).await;
+    }
+}
+
+/// Reads the log of the running etcd; a torn end is normal then.
+pub(super) async fn read_log(volume: Volume, start: u64, to: mpsc::Sender<(u64, Seen)>) {
+    let read = tokio::task::spawn_blocking(move || wal::read(&volume.wal())).await;
+    match read {
+        Ok(Ok(Some(facts))) => {
+            // A closed channel is the end of the supervisor.
+            let _ = to.send((start, Seen::Log(facts))).await;
+        }
+        Ok(Ok(None)) => {}
+        // For example a segment that etcd released while we read; the next look is soon.
+        Ok(Err(error)) => tracing::debug!(%error, "cannot read the log of the running etcd"),
+        Err(error) => tracing::debug!(%error, "the look at the log did not end"),
+    }
+}
+
+/// How far a log proves its member to be: as Status has it, the committed index.
+pub(super) fn mark(facts: &WalFacts) -> Mark {
+    Mark {
+        term: Term(facts.term),
+        index: Index(facts.commit),
+    }
+}
