@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod drain;
 pub mod durable;
+pub mod etcd;
 pub mod identity;
 pub mod lock;
 pub mod pki;

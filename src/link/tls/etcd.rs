@@ -27,33 +27,40 @@ struct Shared {
 #[derive(Debug)]
 struct Last {
     text: [Vec<u8>; 3],
-    config: Arc<ClientConfig>,
+    configs: Configs,
+}
+
+/// The same for the two protocols: etcd's gRPC port insists on the name of its protocol in the handshake.
+#[derive(Debug, Clone)]
+pub(crate) struct Configs {
+    pub(crate) grpc: Arc<ClientConfig>,
+    pub(crate) http: Arc<ClientConfig>,
 }
 
 impl EtcdTls {
     /// Loads the roots that may vouch for the server, and our client leaf.
     pub fn load(roots: PathBuf, leaf: Pair) -> Result<Self, Error> {
         let text = read(&roots, &leaf)?;
-        let config = build(&roots, &leaf, &text)?;
+        let configs = build(&roots, &leaf, &text)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 roots,
                 leaf,
-                last: Mutex::new(Last { text, config }),
+                last: Mutex::new(Last { text, configs }),
             }),
         })
     }
 
-    /// The configuration for a new connection. Files that cannot be used leave the one before in use.
-    pub fn config(&self) -> Arc<ClientConfig> {
+    /// The configurations for a new connection. Files that cannot be used leave the one before in use.
+    pub(crate) fn configs(&self) -> Configs {
         let Shared { roots, leaf, last } = &*self.shared;
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = read(roots, leaf).and_then(|text| {
             if text == last.text {
                 return Ok(None);
             }
-            let config = build(roots, leaf, &text)?;
-            Ok(Some(Last { text, config }))
+            let configs = build(roots, leaf, &text)?;
+            Ok(Some(Last { text, configs }))
         });
         match fresh {
             Ok(None) => {}
@@ -62,7 +69,7 @@ impl EtcdTls {
                 tracing::warn!(%error, "a certificate file for etcd cannot be used; the one before stays in use");
             }
         }
-        last.config.clone()
+        last.configs.clone()
     }
 }
 
@@ -70,7 +77,7 @@ fn read(roots: &Path, leaf: &Pair) -> Result<[Vec<u8>; 3], Error> {
     Ok([pem::read(roots)?, pem::read(&leaf.cert)?, pem::read(&leaf.key)?])
 }
 
-fn build(roots: &Path, leaf: &Pair, [ca, cert, key]: &[Vec<u8>; 3]) -> Result<Arc<ClientConfig>, Error> {
+fn build(roots: &Path, leaf: &Pair, [ca, cert, key]: &[Vec<u8>; 3]) -> Result<Configs, Error> {
     let trusted = Arc::new(pem::roots(roots, ca)?);
     let verifier = WebPkiServerVerifier::builder_with_provider(trusted, crypto::provider())
         .build()
@@ -82,5 +89,10 @@ fn build(roots: &Path, leaf: &Pair, [ca, cert, key]: &[Vec<u8>; 3]) -> Result<Ar
     let mut config =
         crypto::client(verifier)?.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.resumption = Resumption::disabled();
-    Ok(Arc::new(config))
+    let mut grpc = config.clone();
+    grpc.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Configs {
+        grpc: Arc::new(grpc),
+        http: Arc::new(config),
+    })
 }

@@ -123,16 +123,16 @@ fn tls_for_etcd_follows_its_files() {
     assert!(EtcdTls::load(roots.clone(), pair.clone()).is_err());
     east.pki.ensure(&Leaf::AgentEtcdClient, &pair).unwrap();
     let tls = EtcdTls::load(roots, pair.clone()).unwrap();
-    let first = tls.config();
-    assert!(std::sync::Arc::ptr_eq(&first, &tls.config()));
+    let first = tls.configs().grpc;
+    assert!(std::sync::Arc::ptr_eq(&first, &tls.configs().grpc));
     let good = fs::read(&pair.cert).unwrap();
     fs::write(&pair.cert, "junk").unwrap();
-    assert!(std::sync::Arc::ptr_eq(&first, &tls.config()));
+    assert!(std::sync::Arc::ptr_eq(&first, &tls.configs().grpc));
     fs::write(&pair.cert, good).unwrap();
     east.pki
         .issue_at(&Leaf::AgentEtcdClient, &pair, Clock::wall())
         .unwrap();
-    assert!(!std::sync::Arc::ptr_eq(&first, &tls.config()));
+    assert!(!std::sync::Arc::ptr_eq(&first, &tls.configs().grpc));
 }
 
 #[tokio::test(start_paused = true)]
