@@ -82,7 +82,7 @@ impl Tracker {
             sites: BTreeMap::new(),
             highest: BTreeMap::new(),
             list: None,
-            changed_at: None,
+            changed_at: Some(now),
             quorum_at: None,
             leader: None,
             leader_changes: Vec::new(),
@@ -230,7 +230,7 @@ impl Tracker {
             list,
             learner: self.learner_track(now),
             open: self.open_intent(frame),
-            since_change_ms: now.saturating_sub(self.changed_at.unwrap_or(self.started_at)),
+            since_change_ms: self.changed_at.map_or(u64::MAX, |at| now.saturating_sub(at)),
             settle_ms: frame.settle_ms,
             no_quorum_ms: now.saturating_sub(self.quorum_at.unwrap_or(self.started_at)),
             leader_changes: u32::try_from(self.leader_changes.len()).unwrap_or(u32::MAX),
@@ -288,12 +288,9 @@ impl Tracker {
                 }
                 self.changed_at = Some(now);
             }
-            // The first list that a fresh agent sees: it cannot know when it changed, so it counts from its start.
-            // A list of one was just born or nothing else can have changed with it.
-            None if list.iter().count() > 1 => {
-                self.changed_at = Some(self.started_at.max(now.saturating_sub(5_000)));
-            }
-            None => self.changed_at = Some(0),
+            // The first list that this agent sees: it cannot know when it changed, unless it has one member, which
+            // never had a change that the next one could collide with.
+            None => self.changed_at = (list.iter().count() > 1).then_some(now),
         }
         self.list = Some(list.clone());
     }
