@@ -7,9 +7,12 @@ pub mod clock;
 pub mod drain;
 pub mod durable;
 pub mod etcd;
+pub mod http;
 pub mod identity;
 pub mod lock;
+pub mod metrics;
 pub mod pki;
+pub mod telemetry;
 pub mod tls;
 pub mod transport;
 

@@ -332,6 +332,18 @@ impl EtcdClient {
         Ok(header(answer.header()).revision)
     }
 
+    /// Reads up to `limit` keys with their values, linearizable, from the key `from` to before `end`, in order.
+    pub async fn page(&self, from: &str, end: &str, limit: i64) -> Result<Vec<(String, Vec<u8>)>, Error> {
+        let options = GetOptions::new().with_range(end).with_limit(limit);
+        let answer = self.call(self.kv.clone().get(from, Some(options))).await?;
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        Ok(answer
+            .kvs()
+            .iter()
+            .map(|kv| (text(kv.key()), kv.value().to_vec()))
+            .collect())
+    }
+
     /// Reads a key: linearizable, or as this member has it.
     pub async fn get(&self, key: &str, linearizable: bool) -> Result<Option<KeyValue>, Error> {
         let options = if linearizable {
