@@ -96,19 +96,12 @@ pub struct Situation<'a> {
 
 impl Situation<'_> {
     fn observation(&self, site: &SiteName) -> Option<&SiteObservation> {
-        self.heard
-            .iter()
-            .find(|(name, _)| name == site)
-            .map(|(_, heard)| heard.observation.as_ref())
+        self.heard.iter().find(|(name, _)| name == site).map(|(_, heard)| heard.observation.as_ref())
     }
 
     fn voting_sites(&self) -> Vec<SiteName> {
-        let mut sites: Vec<_> = self
-            .spec
-            .sites()
-            .filter(|s| !self.spec.skipped().contains(s))
-            .cloned()
-            .collect();
+        let mut sites: Vec<_> =
+            self.spec.sites().filter(|s| !self.spec.skipped().contains(s)).cloned().collect();
         sites.sort();
         sites
     }
@@ -119,10 +112,7 @@ const HEARD_MS: u64 = 5_000;
 
 /// Decides the next move. Pure and total.
 pub fn next(s: Situation<'_>) -> BallotMove {
-    if s.record
-        .seeded
-        .is_some_and(|seeded| seeded.epoch == s.record.epoch)
-    {
+    if s.record.seeded.is_some_and(|seeded| seeded.epoch == s.record.epoch) {
         return BallotMove::Done;
     }
     if let Some(seeded) = learned(s) {
@@ -161,13 +151,7 @@ fn joinable(s: Situation<'_>) -> Option<Joining> {
     let records = s.heard.iter().map(|(_, heard)| &heard.observation.record);
     records
         .filter(|r| r.effective == Some(s.digest))
-        .filter_map(|r| {
-            Some(Joining {
-                uid: r.uid?,
-                seeded: r.seeded?,
-                generation: r.generation,
-            })
-        })
+        .filter_map(|r| Some(Joining { uid: r.uid?, seeded: r.seeded?, generation: r.generation }))
         .max_by_key(|joining| joining.seeded.epoch)
 }
 
@@ -175,10 +159,7 @@ fn agrees(s: Situation<'_>, site: &SiteName) -> Result<(), Reason> {
     if site == s.me {
         return Ok(());
     }
-    let heard = s
-        .heard
-        .iter()
-        .find(|(name, heard)| name == site && heard.age_ms < HEARD_MS);
+    let heard = s.heard.iter().find(|(name, heard)| name == site && heard.age_ms < HEARD_MS);
     let Some((_, heard)) = heard else {
         return Err(Reason::new(Code::WaitingForClusters).site(site));
     };
@@ -232,35 +213,21 @@ fn fresh(s: Situation<'_>, sites: &[SiteName]) -> BallotMove {
     if coordinator != s.me {
         return BallotMove::Wait(Reason::new(Code::WaitingForClusters).site(coordinator));
     }
-    let records = || {
-        sites
-            .iter()
-            .filter_map(|site| s.observation(site))
-            .map(|o| o.record.as_ref())
-    };
+    let records = || sites.iter().filter_map(|site| s.observation(site)).map(|o| o.record.as_ref());
     let mut uids: Vec<Uid> = records().filter_map(|r| r.uid).chain(s.record.uid).collect();
     uids.sort_unstable();
     uids.dedup();
     if uids.len() > 1 {
         let other = sites.iter().find(|site| {
-            s.observation(site)
-                .and_then(|o| o.record.uid)
-                .is_some_and(|uid| Some(&uid) != uids.first())
+            s.observation(site).and_then(|o| o.record.uid).is_some_and(|uid| Some(&uid) != uids.first())
         });
         return BallotMove::Wait(Reason::new(Code::BallotConflict).maybe_site(other));
     }
-    let highest = records()
-        .map(|r| r.epoch)
-        .chain([s.record.epoch])
-        .max()
-        .unwrap_or_default();
+    let highest = records().map(|r| r.epoch).chain([s.record.epoch]).max().unwrap_or_default();
     if let Err(reason) = clean(s.me, s.record) {
         return BallotMove::Wait(reason);
     }
-    BallotMove::Mint {
-        uid: uids.first().copied(),
-        epoch: highest.next(),
-    }
+    BallotMove::Mint { uid: uids.first().copied(), epoch: highest.next() }
 }
 
 /// Makes the ballot that the coordinator persists together with its own vote.
@@ -279,10 +246,7 @@ pub fn mint(s: Situation<'_>, uid: Uid, epoch: Epoch) -> Ballot {
 /// A site votes for a birth only if nothing lives there: its own interrupted seeding aside (safety.md 7.3).
 fn clean(site: &SiteName, record: &Record) -> Result<(), Reason> {
     let ended = |i: &Incarnation| {
-        matches!(
-            i.state,
-            IncarnationState::Planned | IncarnationState::Removed | IncarnationState::Lost
-        )
+        matches!(i.state, IncarnationState::Planned | IncarnationState::Removed | IncarnationState::Lost)
     };
     let interrupted = |i: &Incarnation| i.seed && record.seeded.is_none();
     let alive = |i: &Incarnation| !ended(i) && !interrupted(i);
@@ -342,6 +306,9 @@ pub fn vote(record: &Record, ballot: &Arc<Ballot>, voter: Voter<'_>) -> Result<R
     next.uid = Some(ballot.uid);
     next.epoch = ballot.epoch;
     next.vote = Some(Arc::clone(ballot));
+    // What was open in a lower epoch belongs to a cluster that this vote ends.
+    next.intent = None;
+    next.seeded = None;
     // An interrupted seeding of a lower epoch is fenced by this vote; its directory is archived before any start.
     for incarnation in &mut next.incarnations {
         if incarnation.epoch < ballot.epoch && incarnation.state < IncarnationState::Removed {
@@ -360,11 +327,7 @@ pub fn learn(record: &Record, seeded: Seeded) -> Record {
     next.seeded = Some(seeded);
     if let (None, Some(ballot)) = (&record.effective, &record.vote) {
         let (digest, spec) = (ballot.spec_digest, Arc::clone(&ballot.spec));
-        next.effective = Some(Arc::new(Activated {
-            generation: Generation(1),
-            digest,
-            spec,
-        }));
+        next.effective = Some(Arc::new(Activated { generation: Generation(1), digest, spec }));
     }
     next
 }
@@ -376,11 +339,7 @@ pub fn join(record: &Record, joining: Joining, digest: Digest, spec: &Arc<Spec>)
     next.epoch = joining.seeded.epoch;
     next.seeded = Some(joining.seeded);
     let (generation, spec) = (joining.generation, Arc::clone(spec));
-    next.effective = Some(Arc::new(Activated {
-        generation,
-        digest,
-        spec,
-    }));
+    next.effective = Some(Arc::new(Activated { generation, digest, spec }));
     next
 }
 
@@ -408,17 +367,8 @@ mod tests {
                 serde_json::from_str(r#"{"namespace": "etcd", "name": "main"}"#).unwrap();
             let spec: Spec = serde_json::from_value(spec).unwrap();
             let layout = spec.layout().unwrap();
-            let records = spec
-                .sites()
-                .map(|s| (s.clone(), Record::new(key.clone())))
-                .collect();
-            Self {
-                key,
-                spec: Arc::new(spec),
-                layout,
-                records,
-                cut: Vec::new(),
-            }
+            let records = spec.sites().map(|s| (s.clone(), Record::new(key.clone()))).collect();
+            Self { key, spec: Arc::new(spec), layout, records, cut: Vec::new() }
         }
 
         fn record(&self, name: &SiteName) -> &Record {
@@ -433,19 +383,10 @@ mod tests {
             let digest = self.spec.digest(&self.key);
             let seen = |(name, record): &(SiteName, Record)| {
                 let record: Arc<RecordSummary> = Arc::new(record.summary());
-                let o = SiteObservation {
-                    spec: Some(digest),
-                    record,
-                    ..SiteObservation::empty(name.clone())
-                };
+                let o =
+                    SiteObservation { spec: Some(digest), record, ..SiteObservation::empty(name.clone()) };
                 let age_ms = if self.cut.contains(name) { 60_000 } else { 0 };
-                (
-                    name.clone(),
-                    Heard {
-                        observation: Arc::new(o),
-                        age_ms,
-                    },
-                )
+                (name.clone(), Heard { observation: Arc::new(o), age_ms })
             };
             self.records.iter().map(seen).collect()
         }
@@ -453,42 +394,19 @@ mod tests {
         fn next(&self, me: &SiteName) -> BallotMove {
             let (heard, digest) = (self.heard(), self.spec.digest(&self.key));
             let (spec, layout, record) = (&self.spec, &self.layout, self.record(me));
-            next(Situation {
-                me,
-                spec,
-                digest,
-                layout,
-                record,
-                heard: &heard,
-            })
+            next(Situation { me, spec, digest, layout, record, heard: &heard })
         }
 
         fn vote(&self, me: &SiteName, ballot: &Arc<Ballot>) -> Result<Record, Reason> {
             let digest = Some(self.spec.digest(&self.key));
-            let voter = Voter {
-                site: me,
-                digest,
-                record_missing: false,
-                foreign_data: false,
-            };
+            let voter = Voter { site: me, digest, record_missing: false, foreign_data: false };
             vote(self.record(me), ballot, voter)
         }
 
         fn ballot(&self, me: &SiteName, uid: Uid, epoch: Epoch) -> Arc<Ballot> {
             let (heard, digest) = (self.heard(), self.spec.digest(&self.key));
             let (spec, layout, record) = (&self.spec, &self.layout, self.record(me));
-            Arc::new(mint(
-                Situation {
-                    me,
-                    spec,
-                    digest,
-                    layout,
-                    record,
-                    heard: &heard,
-                },
-                uid,
-                epoch,
-            ))
+            Arc::new(mint(Situation { me, spec, digest, layout, record, heard: &heard }, uid, epoch))
         }
     }
 
@@ -500,36 +418,18 @@ mod tests {
     fn three_sites_agree_on_one_seed() {
         let mut w = three();
         let (east, north, west) = (site("east"), site("north"), site("west"));
-        assert_eq!(
-            w.next(&east),
-            BallotMove::Mint {
-                uid: None,
-                epoch: Epoch(1)
-            }
-        );
+        assert_eq!(w.next(&east), BallotMove::Mint { uid: None, epoch: Epoch(1) });
         assert!(matches!(w.next(&west), BallotMove::Wait(r) if r.code == Code::WaitingForClusters));
         let ballot = w.ballot(&east, Uid(7), Epoch(1));
         w.put(&east, w.vote(&east, &ballot).unwrap());
-        let BallotMove::AskVotes(asked, missing) = w.next(&east) else {
-            panic!("votes are asked for")
-        };
-        assert_eq!(
-            (asked.digest(), missing),
-            (ballot.digest(), vec![north.clone(), west.clone()])
-        );
+        let BallotMove::AskVotes(asked, missing) = w.next(&east) else { panic!("votes are asked for") };
+        assert_eq!((asked.digest(), missing), (ballot.digest(), vec![north.clone(), west.clone()]));
         w.put(&north, w.vote(&north, &ballot).unwrap());
         assert!(matches!(w.next(&east), BallotMove::AskVotes(_, missing) if missing == [west.clone()]));
         w.put(&west, w.vote(&west, &ballot).unwrap());
         assert!(matches!(w.next(&east), BallotMove::Seed(_)));
-        assert!(
-            matches!(w.next(&west), BallotMove::Wait(_)),
-            "only the seed's site starts"
-        );
-        let seeded = Seeded {
-            epoch: Epoch(1),
-            cluster: ClusterId(1),
-            member: MemberId(2),
-        };
+        assert!(matches!(w.next(&west), BallotMove::Wait(_)), "only the seed's site starts");
+        let seeded = Seeded { epoch: Epoch(1), cluster: ClusterId(1), member: MemberId(2) };
         w.put(&east, learn(w.record(&east), seeded));
         assert_eq!(w.next(&west), BallotMove::Learn(seeded));
         let learnt = learn(w.record(&west), seeded);
@@ -542,13 +442,8 @@ mod tests {
     fn a_silent_site_is_waited_for_by_name() {
         let mut w = three();
         w.cut = vec![site("west")];
-        let BallotMove::Wait(reason) = w.next(&site("east")) else {
-            panic!("must wait")
-        };
-        assert_eq!(
-            (reason.code, reason.site),
-            (Code::WaitingForClusters, Some(site("west")))
-        );
+        let BallotMove::Wait(reason) = w.next(&site("east")) else { panic!("must wait") };
+        assert_eq!((reason.code, reason.site), (Code::WaitingForClusters, Some(site("west"))));
     }
 
     #[test]
@@ -559,10 +454,7 @@ mod tests {
         w.put(&west, w.vote(&west, &first).unwrap());
         assert!(w.vote(&west, &first).is_ok(), "the same ballot again");
         let second = Arc::new(Ballot {
-            seed: Slot {
-                site: west.clone(),
-                ..first.seed.clone()
-            },
+            seed: Slot { site: west.clone(), ..first.seed.clone() },
             ..first.as_ref().clone()
         });
         assert_eq!(w.vote(&west, &second).unwrap_err().code, Code::BallotConflict);
@@ -578,20 +470,11 @@ mod tests {
         let mut w = three();
         let (east, west) = (site("east"), site("west"));
         let ballot = w.ballot(&east, Uid(7), Epoch(1));
-        let slot = Slot {
-            site: west.clone(),
-            ordinal: 0,
-            zone: crate::federation::layout::default_zone(),
-        };
+        let slot = Slot { site: west.clone(), ordinal: 0, zone: crate::federation::layout::default_zone() };
         let mut record = w.record(&west).clone();
-        record
-            .incarnations
-            .push(crate::node::planned(&record, &slot, IncarnationId(1), false));
+        record.incarnations.push(crate::node::planned(&record, &slot, IncarnationId(1), false));
         w.put(&west, record.clone());
-        assert!(
-            w.vote(&west, &ballot).is_ok(),
-            "a planned incarnation holds nothing"
-        );
+        assert!(w.vote(&west, &ballot).is_ok(), "a planned incarnation holds nothing");
         record.incarnations[0].state = IncarnationState::Voter;
         w.put(&west, record);
         assert_eq!(w.vote(&west, &ballot).unwrap_err().code, Code::VoteRefused);
@@ -621,17 +504,11 @@ mod tests {
         let (east, north, west) = (site("east"), site("north"), site("west"));
         let ballot = w.ballot(&east, Uid(7), Epoch(1));
         assert_eq!(w.vote(&west, &ballot).unwrap_err().code, Code::VoteRefused);
-        let seeded = Seeded {
-            epoch: Epoch(1),
-            cluster: ClusterId(1),
-            member: MemberId(2),
-        };
+        let seeded = Seeded { epoch: Epoch(1), cluster: ClusterId(1), member: MemberId(2) };
         for voter in [&east, &north] {
             w.put(voter, learn(&w.vote(voter, &ballot).unwrap(), seeded));
         }
-        let BallotMove::Join(joining) = w.next(&west) else {
-            panic!("joins")
-        };
+        let BallotMove::Join(joining) = w.next(&west) else { panic!("joins") };
         let joined = join(w.record(&west), joining, w.spec.digest(&w.key), &w.spec);
         assert_eq!((joined.uid, joined.seeded), (Some(Uid(7)), Some(seeded)));
     }

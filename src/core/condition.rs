@@ -191,17 +191,8 @@ pub struct Status {
 }
 
 fn condition(kind: ConditionType, good: bool, reason: &str, message: String) -> Condition {
-    let status = if good {
-        ConditionStatus::True
-    } else {
-        ConditionStatus::False
-    };
-    Condition {
-        kind,
-        status,
-        reason: reason.to_owned(),
-        message,
-    }
+    let status = if good { ConditionStatus::True } else { ConditionStatus::False };
+    Condition { kind, status, reason: reason.to_owned(), message }
 }
 
 fn from_reason(kind: ConditionType, status: bool, reason: &Reason) -> Condition {
@@ -216,13 +207,7 @@ pub fn arithmetic_status(view: &View) -> ArithmeticStatus {
         let mut names: Vec<String> = view
             .voters()
             .filter_map(|m| m.slot.as_ref())
-            .map(|slot| {
-                if zones {
-                    format!("{}/{}", slot.site, slot.zone)
-                } else {
-                    slot.site.to_string()
-                }
-            })
+            .map(|slot| if zones { format!("{}/{}", slot.site, slot.zone) } else { slot.site.to_string() })
             .filter(|name| now.margin() >= 0 && !risky.iter().any(|(d, _)| d.to_string() == *name))
             .collect();
         names.sort();
@@ -254,28 +239,14 @@ pub fn conditions(
         condition(
             T::Quorate,
             quorate,
-            if quorate {
-                "Quorate"
-            } else {
-                Code::QuorumLost.name()
-            },
+            if quorate { "Quorate" } else { Code::QuorumLost.name() },
             now.to_string(),
         ),
         members_ready(view, wish),
         spec_agreed(view, wish),
         peers_reachable(view),
-        condition(
-            T::TrustReady,
-            true,
-            "TrustLoaded",
-            "roots of all sites are loaded".to_owned(),
-        ),
-        condition(
-            T::BackupReady,
-            false,
-            Code::NoBackup.name(),
-            Reason::new(Code::NoBackup).to_string(),
-        ),
+        condition(T::TrustReady, true, "TrustLoaded", "roots of all sites are loaded".to_owned()),
+        condition(T::BackupReady, false, Code::NoBackup.name(), Reason::new(Code::NoBackup).to_string()),
         progressing(decision),
         at_risk_condition(view),
         frozen(decision),
@@ -283,12 +254,7 @@ pub fn conditions(
     ];
     all.push(match data_lost {
         Some(reason) => from_reason(T::DataLost, true, reason),
-        None => condition(
-            T::DataLost,
-            false,
-            "DataPresent",
-            "no data directory was refused".to_owned(),
-        ),
+        None => condition(T::DataLost, false, "DataPresent", "no data directory was refused".to_owned()),
     });
     let updated = view.voters().all(|m| m.version.is_some());
     all.push(condition(
@@ -297,15 +263,9 @@ pub fn conditions(
         "Versions",
         "members run the wished version".to_owned(),
     ));
-    let ready = quorate
-        && all
-            .iter()
-            .any(|c| c.kind == T::AllMembersReady && c.status == ConditionStatus::True);
-    let why = if ready {
-        "AsWished"
-    } else {
-        decision.reason().map_or("Progressing", |r| r.code.name())
-    };
+    let ready =
+        quorate && all.iter().any(|c| c.kind == T::AllMembersReady && c.status == ConditionStatus::True);
+    let why = if ready { "AsWished" } else { decision.reason().map_or("Progressing", |r| r.code.name()) };
     all.push(condition(T::Ready, ready, why, now.to_string()));
     all.sort_by_key(|c| c.kind);
     all
@@ -319,12 +279,7 @@ fn members_ready(view: &View, wish: &Wish) -> Condition {
     }
     let as_wished = view.voters().count() == wish.slots.len() && view.learners().next().is_none();
     let message = format!("{} of {} voters", view.voters().count(), wish.slots.len());
-    condition(
-        AllMembersReady,
-        as_wished,
-        if as_wished { "AsWished" } else { "MembersMissing" },
-        message,
-    )
+    condition(AllMembersReady, as_wished, if as_wished { "AsWished" } else { "MembersMissing" }, message)
 }
 
 fn spec_agreed(view: &View, wish: &Wish) -> Condition {
@@ -333,18 +288,10 @@ fn spec_agreed(view: &View, wish: &Wish) -> Condition {
         return from_reason(SpecAgreed, false, &reason);
     }
     match &wish.pending {
-        Some(_) => condition(
-            SpecAgreed,
-            false,
-            Code::ActivationPending.name(),
-            "a new spec waits".to_owned(),
-        ),
-        None => condition(
-            SpecAgreed,
-            true,
-            "Agreed",
-            format!("generation {}", wish.generation),
-        ),
+        Some(_) => {
+            condition(SpecAgreed, false, Code::ActivationPending.name(), "a new spec waits".to_owned())
+        }
+        None => condition(SpecAgreed, true, "Agreed", format!("generation {}", wish.generation)),
     }
 }
 
@@ -352,17 +299,11 @@ fn peers_reachable(view: &View) -> Condition {
     use ConditionType::PeersReachable;
     match view.sites.iter().find(|site| !site.heard()) {
         Some(site) => {
-            let reason = Reason::new(Code::PeerUnreachable)
-                .site(&site.name)
-                .numbers(site.age_ms.unwrap_or(0), 0);
+            let reason =
+                Reason::new(Code::PeerUnreachable).site(&site.name).numbers(site.age_ms.unwrap_or(0), 0);
             from_reason(PeersReachable, false, &reason)
         }
-        None => condition(
-            PeersReachable,
-            true,
-            "AllHeard",
-            "all agents are heard".to_owned(),
-        ),
+        None => condition(PeersReachable, true, "AllHeard", "all agents are heard".to_owned()),
     }
 }
 
@@ -390,12 +331,7 @@ fn at_risk_condition(view: &View) -> Condition {
             condition.message = format!("{} (sites at risk: {})", condition.message, sites.join(", "));
             condition
         }
-        _ => condition(
-            QuorumAtRisk,
-            false,
-            "Tolerant",
-            "no single site stops writes".to_owned(),
-        ),
+        _ => condition(QuorumAtRisk, false, "Tolerant", "no single site stops writes".to_owned()),
     }
 }
 
@@ -405,33 +341,20 @@ fn frozen(decision: &Decision) -> Condition {
         Some(reason) if rule == Some(crate::reason::Rule::I13) && reason.code != Code::TooSoon => {
             from_reason(ConditionType::Frozen, true, reason)
         }
-        _ => condition(
-            ConditionType::Frozen,
-            false,
-            "Calm",
-            "membership changes are permitted".to_owned(),
-        ),
+        _ => condition(ConditionType::Frozen, false, "Calm", "membership changes are permitted".to_owned()),
     }
 }
 
 fn divergent(view: &View) -> Condition {
-    let different = view
-        .checks
-        .iter()
-        .find(|c| !c.equal && view.member(c.member).is_some_and(|m| !m.learner));
+    let different =
+        view.checks.iter().find(|c| !c.equal && view.member(c.member).is_some_and(|m| !m.learner));
     match different {
         Some(check) => {
-            let reason = Reason::new(Code::DivergentData)
-                .member(check.member)
-                .maybe_site(view.site_of(check.member));
+            let reason =
+                Reason::new(Code::DivergentData).member(check.member).maybe_site(view.site_of(check.member));
             from_reason(ConditionType::DivergentData, true, &reason)
         }
-        None => condition(
-            ConditionType::DivergentData,
-            false,
-            "Equal",
-            "no difference was seen".to_owned(),
-        ),
+        None => condition(ConditionType::DivergentData, false, "Equal", "no difference was seen".to_owned()),
     }
 }
 

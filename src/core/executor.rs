@@ -10,7 +10,7 @@ use crate::federation::spec::Spec;
 use crate::federation::view::{View, Wish};
 use crate::id::{Epoch, MemberId, OpId, PeerUrl, Seq, SiteName, Term, Uid};
 use crate::intent::resolve::{self, Ending, Evidence};
-use crate::intent::{Intent, IntentKind, IntentState, Operation, OperationKind, Resolution};
+use crate::intent::{HeldIntent, Intent, IntentKind, IntentState, Operation, OperationKind, Resolution};
 use crate::membership::quorum::quorum;
 use crate::membership::step::{Decision, StepKind};
 use crate::membership::{check, plan};
@@ -259,9 +259,7 @@ impl Executor {
     }
 
     fn not_leader(&self) -> Effect {
-        finish(Outcome::Interrupted(
-            Reason::new(Code::NotExecutor).site(&self.id.me),
-        ))
+        finish(Outcome::Interrupted(Reason::new(Code::NotExecutor).site(&self.id.me)))
     }
 
     fn no_record(&self) -> Reason {
@@ -295,8 +293,29 @@ impl Executor {
                 None => opens.push(Arc::clone(&held.intent)),
             }
         }
+        if let Some(known) = self.known_ending(&opens) {
+            let reason = resolve::unresolved(&known.intent);
+            self.state = State::Telling(Outcome::Interrupted(reason));
+            return Effect::Tell(known, Vec::new());
+        }
         self.opens = opens;
         self.go(State::Looking, Effect::Look)
+    }
+
+    /// An op that is open at one agent and resolved at another: the message was lost, so it is told again.
+    fn known_ending(&self, opens: &[Arc<Intent>]) -> Option<Arc<Resolution>> {
+        let resolved = |held: &&Arc<HeldIntent>| {
+            !held.open()
+                && held.intent.epoch == self.id.epoch
+                && opens.iter().any(|open| open.op == held.intent.op)
+        };
+        let held = self.records.iter().filter_map(|(_, r)| r.as_ref()?.intent.as_ref()).find(resolved)?;
+        // Only if nobody proposed it again under a higher number since.
+        let latest = opens.iter().all(|open| open.op != held.intent.op || open.seq <= held.intent.seq);
+        // What it closed ended with it only if it happened.
+        let applied = held.state == IntentState::Applied;
+        let closed = if applied { held.intent.closes_ops.clone() } else { Vec::new() };
+        latest.then(|| Self::resolution(&held.intent, held.state, closed))
     }
 
     fn highest(&self) -> Seq {
@@ -313,10 +332,7 @@ impl Executor {
     /// Voters whose agents answered with a readable record of this federation.
     fn covered(&self, view: &View) -> usize {
         let counts = |r: &RecordSummary| r.uid == Some(self.id.uid) && !r.missing && r.epoch == self.id.epoch;
-        let answered = self
-            .records
-            .iter()
-            .filter(|(_, r)| r.as_ref().is_some_and(counts));
+        let answered = self.records.iter().filter(|(_, r)| r.as_ref().is_some_and(counts));
         answered.map(|(site, _)| view.voters_at(site)).sum()
     }
 
@@ -357,17 +373,10 @@ impl Executor {
             return None;
         }
         let silent = |site: &SiteName| {
-            !self
-                .records
-                .iter()
-                .any(|(name, r)| name == site && r.as_ref().is_some_and(|r| !r.missing))
+            !self.records.iter().any(|(name, r)| name == site && r.as_ref().is_some_and(|r| !r.missing))
         };
         let missing = view.voters().filter_map(|m| m.site()).find(|site| silent(site));
-        Some(
-            Reason::new(Code::NotAcknowledged)
-                .maybe_site(missing)
-                .numbers(have as u64, need as u64),
-        )
+        Some(Reason::new(Code::NotAcknowledged).maybe_site(missing).numbers(have as u64, need as u64))
     }
 
     fn read_after_rest(&mut self, role: Option<Role>) -> Effect {
@@ -385,36 +394,24 @@ impl Executor {
         let Some(role) = self.role.clone() else {
             return self.not_leader();
         };
-        let evidence = Evidence {
-            list: &role.list,
-            records: &self.records,
-            view: &look.view,
-            wish: &look.wish,
-        };
-        let endings: Vec<(Arc<Intent>, Ending)> = self
-            .opens
-            .iter()
-            .map(|open| (Arc::clone(open), resolve::ending(open, evidence)))
-            .collect();
+        let evidence =
+            Evidence { list: &role.list, records: &self.records, view: &look.view, wish: &look.wish };
+        let endings: Vec<(Arc<Intent>, Ending)> =
+            self.opens.iter().map(|open| (Arc::clone(open), resolve::ending(open, evidence))).collect();
         if let Some((intent, _)) = endings.iter().find(|(_, ending)| *ending == Ending::Applied) {
             return self.tell(intent, IntentState::Applied, Vec::new());
         }
-        let again: Vec<_> = endings
-            .iter()
-            .filter(|(_, e)| matches!(e, Ending::Again(_) | Ending::Instead(_)))
-            .collect();
+        let again: Vec<_> =
+            endings.iter().filter(|(_, e)| matches!(e, Ending::Again(_) | Ending::Instead(_))).collect();
         if let Some((_, Ending::Wait(reason))) = endings.iter().find(|(_, e)| matches!(e, Ending::Wait(_))) {
             return finish(Outcome::Interrupted(reason.clone()));
         }
         if again.len() > 1 {
-            let reason = again
-                .first()
-                .map_or_else(|| Code::IntentUnresolved.into(), |(i, _)| resolve::unresolved(i));
+            let reason =
+                again.first().map_or_else(|| Code::IntentUnresolved.into(), |(i, _)| resolve::unresolved(i));
             return finish(Outcome::Interrupted(reason));
         }
-        let chosen = again
-            .first()
-            .map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
+        let chosen = again.first().map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
         self.closing = self.opens.clone();
         match chosen {
             Some((open, Ending::Again(kind))) => self.propose_again(look, &open, kind, open.op),
@@ -434,21 +431,12 @@ impl Executor {
 
     fn propose_again(&mut self, look: Box<Look>, open: &Intent, kind: IntentKind, op: OpId) -> Effect {
         let operation = match kind {
-            IntentKind::Remove {
-                member,
-                learner: true,
-            } if op != open.op => Operation {
-                kind: OperationKind::DropLearner,
-                source: Some(member),
-                new: None,
-            },
+            IntentKind::Remove { member, learner: true } if op != open.op => {
+                Operation { kind: OperationKind::DropLearner, source: Some(member), new: None }
+            }
             _ => open.operation,
         };
-        let mut executors = if op == open.op {
-            open.executors.clone()
-        } else {
-            Vec::new()
-        };
+        let mut executors = if op == open.op { open.executors.clone() } else { Vec::new() };
         if !executors.contains(&self.id.me) {
             executors.push(self.id.me.clone());
         }
@@ -495,25 +483,13 @@ impl Executor {
             seq: self.highest().next(),
             op,
             kind,
-            list: self
-                .role
-                .as_ref()
-                .map_or(crate::id::Digest([0; 32]), |r| r.list.digest()),
+            list: self.role.as_ref().map_or(crate::id::Digest([0; 32]), |r| r.list.digest()),
             term: self.role.as_ref().map(|r| r.term).unwrap_or_default(),
             executors: vec![self.id.me.clone()],
             operation,
             closes: self.opens.iter().map(|open| open.seq).collect(),
-            closes_ops: self
-                .opens
-                .iter()
-                .map(|open| open.op)
-                .filter(|closed| *closed != op)
-                .collect(),
-            exception: if overridden {
-                look.wish.exception.clone()
-            } else {
-                None
-            },
+            closes_ops: self.opens.iter().map(|open| open.op).filter(|closed| *closed != op).collect(),
+            exception: if overridden { look.wish.exception.clone() } else { None },
             lost_members,
             spec,
         }
@@ -543,26 +519,16 @@ impl Executor {
         };
         let view = &look.view;
         let yes = |site: &SiteName| acks.iter().any(|(name, ack)| name == site && ack.is_ok());
-        let have: usize = acks
-            .iter()
-            .filter(|(_, a)| a.is_ok())
-            .map(|(s, _)| view.voters_at(s))
-            .sum();
+        let have: usize = acks.iter().filter(|(_, a)| a.is_ok()).map(|(s, _)| view.voters_at(s)).sum();
         let need = quorum(view.voters().count());
         let target = match &intent.kind {
             IntentKind::AddLearner { slot, .. } => Some(&slot.site),
-            kind => kind
-                .target()
-                .and_then(|id| view.member(id))
-                .filter(|m| m.life.alive())
-                .and_then(|m| m.site()),
+            kind => {
+                kind.target().and_then(|id| view.member(id)).filter(|m| m.life.alive()).and_then(|m| m.site())
+            }
         };
         let missing_target = target.filter(|site| !yes(site));
-        let failed = if yes(&self.id.me) {
-            missing_target.cloned()
-        } else {
-            Some(self.id.me.clone())
-        };
+        let failed = if yes(&self.id.me) { missing_target.cloned() } else { Some(self.id.me.clone()) };
         if failed.is_some() || have < need {
             let refusal = acks.iter().find_map(|(_, ack)| ack.as_ref().err().cloned());
             let site = failed.or_else(|| acks.iter().find(|(_, a)| a.is_err()).map(|(s, _)| s.clone()));
@@ -571,10 +537,7 @@ impl Executor {
                 .numbers(have as u64, need as u64);
             return self.give_up(refusal.unwrap_or(reason));
         }
-        self.acked = acks
-            .into_iter()
-            .filter_map(|(site, ack)| Some((site, ack.ok()?)))
-            .collect();
+        self.acked = acks.into_iter().filter_map(|(site, ack)| Some((site, ack.ok()?))).collect();
         if let Err(reason) = self.closed_for_good() {
             return finish(Outcome::Interrupted(reason));
         }
@@ -595,12 +558,8 @@ impl Executor {
         let (Some(look), Some(role), Some(intent)) = (&self.look, &self.role, &self.intent) else {
             return Ok(());
         };
-        let evidence = Evidence {
-            list: &role.list,
-            records: &self.records,
-            view: &look.view,
-            wish: &look.wish,
-        };
+        let evidence =
+            Evidence { list: &role.list, records: &self.records, view: &look.view, wish: &look.wish };
         for open in self.closing.iter().filter(|open| open.op != intent.op) {
             // A removed learner can never be promoted: the removal itself is the proof.
             let by_removal = matches!((&open.kind, &intent.kind),
@@ -613,24 +572,13 @@ impl Executor {
     }
 
     fn closed_ops(&self, op: OpId) -> Vec<OpId> {
-        self.closing
-            .iter()
-            .map(|open| open.op)
-            .filter(|closed| *closed != op)
-            .collect()
+        self.closing.iter().map(|open| open.op).filter(|closed| *closed != op).collect()
     }
 
     /// Nothing was sent under this number. A fresh op is void by that; an older one may have been sent before.
     fn give_up(&mut self, reason: Reason) -> Effect {
-        let fresh = self
-            .intent
-            .as_ref()
-            .is_some_and(|i| i.executors.len() == 1 && self.closing.is_empty());
-        if fresh {
-            self.void(reason)
-        } else {
-            finish(Outcome::Interrupted(reason))
-        }
+        let fresh = self.intent.as_ref().is_some_and(|i| i.executors.len() == 1 && self.closing.is_empty());
+        if fresh { self.void(reason) } else { finish(Outcome::Interrupted(reason)) }
     }
 
     fn void(&mut self, reason: Reason) -> Effect {
@@ -649,18 +597,8 @@ impl Executor {
     }
 
     fn resolution(intent: &Arc<Intent>, state: IntentState, closed: Vec<OpId>) -> Arc<Resolution> {
-        let Intent {
-            uid, epoch, seq, op, ..
-        } = **intent;
-        Arc::new(Resolution {
-            uid,
-            epoch,
-            seq,
-            op,
-            state,
-            closed,
-            intent: Arc::clone(intent),
-        })
+        let Intent { uid, epoch, seq, op, .. } = **intent;
+        Arc::new(Resolution { uid, epoch, seq, op, state, closed, intent: Arc::clone(intent) })
     }
 
     /// Step 7: leader, term and list unchanged, then send within a second.
@@ -670,9 +608,7 @@ impl Executor {
         };
         let valid = role.filter(|r| r.leads && r.term == intent.term && r.list.digest() == intent.list);
         let Some(role) = valid else {
-            let reason = Reason::new(Code::FenceFailed)
-                .site(&self.id.me)
-                .numbers(0, intent.term.0);
+            let reason = Reason::new(Code::FenceFailed).site(&self.id.me).numbers(0, intent.term.0);
             return self.unmark(reason);
         };
         let call = match &intent.kind {
@@ -683,14 +619,7 @@ impl Executor {
             IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => return self.not_leader(),
         };
         let not_after_ms = role.at_ms + FENCE_MS;
-        self.go(
-            State::Sending,
-            Effect::Send {
-                call,
-                deadline_ms: self.id.deadline_ms,
-                not_after_ms,
-            },
-        )
+        self.go(State::Sending, Effect::Send { call, deadline_ms: self.id.deadline_ms, not_after_ms })
     }
 
     fn unmark(&mut self, reason: Reason) -> Effect {
@@ -745,9 +674,7 @@ impl Executor {
             let closed = self.closed_ops(intent.op);
             return self.tell(&intent, IntentState::Applied, closed);
         }
-        let reason = Reason::new(Code::OutcomeUnknown)
-            .site(&self.id.me)
-            .numbers(0, self.id.deadline_ms);
+        let reason = Reason::new(Code::OutcomeUnknown).site(&self.id.me).numbers(0, self.id.deadline_ms);
         finish(Outcome::Interrupted(reason))
     }
 
@@ -761,14 +688,7 @@ impl Executor {
         };
         let not_after_ms = role.at_ms + FENCE_MS;
         let (call, deadline_ms) = (Call::MoveLeader(to), self.id.deadline_ms);
-        self.go(
-            State::Moving(to),
-            Effect::Send {
-                call,
-                deadline_ms,
-                not_after_ms,
-            },
-        )
+        self.go(State::Moving(to), Effect::Send { call, deadline_ms, not_after_ms })
     }
 }
 

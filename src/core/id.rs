@@ -16,10 +16,7 @@ pub struct ParseError {
 
 impl ParseError {
     fn new(text: &str, expected: &'static str) -> Self {
-        Self {
-            text: text.to_owned(),
-            expected,
-        }
+        Self { text: text.to_owned(), expected }
     }
 }
 
@@ -440,10 +437,7 @@ mod tests {
         assert_eq!(uid.to_string(), "01234567-89ab-cdef-0123-456789abcdef");
         assert_eq!(uid.to_string().parse::<Uid>().unwrap(), uid);
         assert_eq!(uid.short(), "01234567");
-        assert_eq!(
-            "8e9e05c52164694d".parse::<MemberId>().unwrap().to_string(),
-            "8e9e05c52164694d"
-        );
+        assert_eq!("8e9e05c52164694d".parse::<MemberId>().unwrap().to_string(), "8e9e05c52164694d");
         assert!("0x1".parse::<MemberId>().is_err());
         let digest = Digest::of(b"abc");
         assert_eq!(Digest::try_from(digest.to_string()).unwrap(), digest);

@@ -61,10 +61,8 @@ pub fn decide(e: Evidence<'_>) -> Start {
         return Start::Await(reason(Code::AwaitingGrant));
     }
     let outside = e.outside.filter(|mark| mark.incarnation == grant.incarnation);
-    let state = record
-        .map(|i| i.state)
-        .max(outside.map(|mark| mark.state))
-        .unwrap_or(IncarnationState::Planned);
+    let state =
+        record.map(|i| i.state).max(outside.map(|mark| mark.state)).unwrap_or(IncarnationState::Planned);
     if state >= IncarnationState::Removing {
         return Start::Refuse(reason(Code::DataLost));
     }
@@ -79,12 +77,7 @@ pub fn decide(e: Evidence<'_>) -> Start {
         DirFacts::Empty if seeding(record, outside) => Start::New,
         DirFacts::Unreadable(_) if seeding(record, outside) => Start::ClearAndStart,
         DirFacts::Empty | DirFacts::Unreadable(_) => Start::Refuse(reason(Code::DataLost)),
-        DirFacts::Present {
-            cluster,
-            member,
-            term,
-            index,
-        } => {
+        DirFacts::Present { cluster, member, term, index } => {
             let Some(record) = record else {
                 return Start::Refuse(reason(Code::DataLost));
             };
@@ -101,11 +94,8 @@ pub fn decide(e: Evidence<'_>) -> Start {
             if outside.is_none() {
                 return Start::Await(reason(Code::HighWaterMissing));
             }
-            let mark = record
-                .mark
-                .max(outside.map(|o| o.mark).unwrap_or_default())
-                .max(grant.mark)
-                .max(e.seen);
+            let mark =
+                record.mark.max(outside.map(|o| o.mark).unwrap_or_default()).max(grant.mark).max(e.seen);
             if *index < mark.index || *term < mark.term {
                 return Start::Refuse(reason(Code::DataLost).numbers(index.0, mark.index.0));
             }

@@ -66,11 +66,7 @@ pub fn etcd_name(federation: &FederationKey, slot: &Slot, incarnation: Incarnati
 /// The incarnation that fills a slot now: the newest one that is neither removed nor lost.
 pub fn current<'a>(record: &'a Record, slot: &Slot) -> Option<&'a Incarnation> {
     let ended = |i: &Incarnation| matches!(i.state, IncarnationState::Removed | IncarnationState::Lost);
-    record
-        .incarnations
-        .iter()
-        .rev()
-        .find(|i| i.slot == *slot && !ended(i))
+    record.incarnations.iter().rev().find(|i| i.slot == *slot && !ended(i))
 }
 
 /// The next thing to do, if any, for the own members.
@@ -118,9 +114,7 @@ pub fn next(l: Local<'_>) -> Option<LocalAction> {
 /// What happened to an incarnation: removed, lost, or to be archived.
 fn observe(l: Local<'_>, i: &Incarnation) -> Option<LocalAction> {
     let report = l.reports.iter().find(|r| r.slot == i.slot);
-    let here = report
-        .and_then(|r| r.incarnation.as_ref())
-        .is_some_and(|there| there.id == i.id);
+    let here = report.and_then(|r| r.incarnation.as_ref()).is_some_and(|there| there.id == i.id);
     match i.state {
         IncarnationState::Removed if here => Some(LocalAction::Archive(i.id, "removed")),
         IncarnationState::Lost if here => Some(LocalAction::Archive(i.id, "lost")),
@@ -137,10 +131,8 @@ fn observe(l: Local<'_>, i: &Incarnation) -> Option<LocalAction> {
             if refused && i.state >= IncarnationState::Started {
                 return Some(LocalAction::Mark(i.id, IncarnationState::Lost));
             }
-            let voter = i
-                .member
-                .zip(l.list)
-                .is_some_and(|(id, (list, _))| list.get(id).is_some_and(|m| !m.learner));
+            let voter =
+                i.member.zip(l.list).is_some_and(|(id, (list, _))| list.get(id).is_some_and(|m| !m.learner));
             (i.state == IncarnationState::Started && voter)
                 .then_some(LocalAction::Mark(i.id, IncarnationState::Voter))
         }
@@ -174,11 +166,7 @@ fn advance(
         IncarnationState::Planned => {
             let (list, _) = l.list?;
             let listed = list.by_url(url)?;
-            let known = l
-                .record
-                .incarnations
-                .iter()
-                .any(|other| other.member == Some(listed.id));
+            let known = l.record.incarnations.iter().any(|other| other.member == Some(listed.id));
             let cluster = l.record.seeded?.cluster;
             let fresh = listed.learner && !known && !l.record.removed.contains(&listed.id);
             fresh.then_some(LocalAction::Bind(i.id, listed.id, cluster))
@@ -212,17 +200,10 @@ fn advance(
 
 /// The seed runs and its supervisor knows its ids: the cluster is born (safety.md 7.5).
 fn born(l: Local<'_>, i: &Incarnation, report: Option<&MemberReport>) -> Option<Seeded> {
-    let there = report
-        .filter(|r| r.process == Process::Running)?
-        .incarnation
-        .as_ref()?;
+    let there = report.filter(|r| r.process == Process::Running)?.incarnation.as_ref()?;
     let fresh = i.seed && l.record.seeded.is_none() && there.id == i.id;
     let (cluster, member) = there.cluster.zip(there.member)?;
-    fresh.then_some(Seeded {
-        epoch: i.epoch,
-        cluster,
-        member,
-    })
+    fresh.then_some(Seeded { epoch: i.epoch, cluster, member })
 }
 
 /// The grant of an incarnation that is recorded as `Started`.
@@ -235,11 +216,7 @@ pub fn grant(l: Local<'_>, i: &Incarnation, url: &PeerUrl, kind: GrantKind) -> O
         GrantKind::Join => {
             let (list, _) = l.list?;
             let named = |m: &ListedMember| {
-                if Some(m.id) == i.member {
-                    name.clone()
-                } else {
-                    m.name.clone()
-                }
+                if Some(m.id) == i.member { name.clone() } else { m.name.clone() }
             };
             list.iter().map(|m| (named(m), m.peer_url.clone())).collect()
         }
@@ -267,11 +244,7 @@ fn options(spec: &Spec, heartbeat_ms: u32, election_ms: u32) -> EtcdOptions {
         version: spec.version.as_deref().unwrap_or("3.6").into(),
         heartbeat_ms,
         election_ms,
-        quota_bytes: spec
-            .etcd
-            .as_ref()
-            .and_then(|e| e.quota_bytes)
-            .unwrap_or(DEFAULT_QUOTA),
+        quota_bytes: spec.etcd.as_ref().and_then(|e| e.quota_bytes).unwrap_or(DEFAULT_QUOTA),
     }
 }
 
@@ -287,15 +260,9 @@ pub fn offers(
     own.filter_map(|slot| {
         let incarnation =
             current(record, slot).filter(|i| i.state == IncarnationState::Planned && !i.seed)?;
-        let waiting = reports
-            .iter()
-            .any(|r| r.slot == *slot && r.process == Process::AwaitingGrant);
+        let waiting = reports.iter().any(|r| r.slot == *slot && r.process == Process::AwaitingGrant);
         let (_, url) = urls.iter().find(|(s, _)| s == slot)?;
-        waiting.then(|| SlotOffer {
-            slot: slot.clone(),
-            peer_url: url.clone(),
-            incarnation: incarnation.id,
-        })
+        waiting.then(|| SlotOffer { slot: slot.clone(), peer_url: url.clone(), incarnation: incarnation.id })
     })
     .collect()
 }

@@ -11,10 +11,7 @@ use crate::id::{MemberId, SiteName};
 
 /// An invariant of safety.md section 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[allow(
-    missing_docs,
-    reason = "the names are the rule numbers; `title` says what they mean"
-)]
+#[allow(missing_docs, reason = "the names are the rule numbers; `title` says what they mean")]
 pub enum Rule {
     I1,
     I2,
@@ -340,13 +337,7 @@ pub struct Reason {
 impl Reason {
     /// A reason without details.
     pub const fn new(code: Code) -> Self {
-        Self {
-            code,
-            member: None,
-            site: None,
-            have: 0,
-            need: 0,
-        }
+        Self { code, member: None, site: None, have: 0, need: 0 }
     }
 
     /// Names the member.
@@ -396,20 +387,11 @@ impl fmt::Display for Reason {
             write!(f, "{rule} ")?;
         }
         write!(f, "{}: ", self.code.name())?;
-        let member = self
-            .member
-            .map_or_else(|| "(not known)".to_owned(), |m| m.to_string());
-        let site = self
-            .site
-            .as_ref()
-            .map_or_else(|| "(not known)".to_owned(), ToString::to_string);
+        let member = self.member.map_or_else(|| "(not known)".to_owned(), |m| m.to_string());
+        let site = self.site.as_ref().map_or_else(|| "(not known)".to_owned(), ToString::to_string);
         let text = self.code.template();
         let text = text.replace("{member}", &member).replace("{site}", &site);
-        f.write_str(
-            &text
-                .replace("{have}", &self.have.to_string())
-                .replace("{need}", &self.need.to_string()),
-        )
+        f.write_str(&text.replace("{have}", &self.have.to_string()).replace("{need}", &self.need.to_string()))
     }
 }
 
@@ -420,23 +402,15 @@ mod tests {
     #[test]
     fn a_reason_says_rule_member_and_site() {
         let site = SiteName::new("west").unwrap();
-        let reason = Reason::new(Code::LostMemberUnconfirmed)
-            .member(MemberId(0xab))
-            .site(&site);
+        let reason = Reason::new(Code::LostMemberUnconfirmed).member(MemberId(0xab)).site(&site);
         let text = reason.to_string();
-        assert!(
-            text.starts_with("I3 LostMemberUnconfirmed: member ab at site west is silent"),
-            "{text}"
-        );
+        assert!(text.starts_with("I3 LostMemberUnconfirmed: member ab at site west is silent"), "{text}");
     }
 
     #[test]
     fn every_rule_has_a_code_and_every_code_a_remedy() {
         for rule in Rule::ALL {
-            assert!(
-                Code::ALL.iter().any(|code| code.rule() == Some(rule)),
-                "{rule} has no code"
-            );
+            assert!(Code::ALL.iter().any(|code| code.rule() == Some(rule)), "{rule} has no code");
         }
         for code in Code::ALL {
             assert!(!code.remedy().is_empty());

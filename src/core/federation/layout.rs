@@ -29,10 +29,7 @@ impl Layout {
 }
 
 fn error(path: impl Into<String>, message: impl Into<String>) -> SpecError {
-    SpecError {
-        path: path.into(),
-        message: message.into(),
-    }
+    SpecError { path: path.into(), message: message.into() }
 }
 
 /// Voters by number of sites (decisions.md 1).
@@ -66,17 +63,9 @@ pub(super) fn of(spec: &Spec) -> Result<Layout, Vec<SpecError>> {
     if let Some(wanted) = spec.survive
         && survives < Some(wanted)
     {
-        return Err(vec![error(
-            "spec.survive",
-            cannot_survive(wanted, spec.clusters.len(), slots.len()),
-        )]);
+        return Err(vec![error("spec.survive", cannot_survive(wanted, spec.clusters.len(), slots.len()))]);
     }
-    Ok(Layout {
-        slots,
-        survives,
-        seed,
-        allow_single_voter: spec.allow_single_voter.unwrap_or(false),
-    })
+    Ok(Layout { slots, survives, seed, allow_single_voter: spec.allow_single_voter.unwrap_or(false) })
 }
 
 fn names(spec: &Spec, errors: &mut Vec<SpecError>) {
@@ -84,12 +73,7 @@ fn names(spec: &Spec, errors: &mut Vec<SpecError>) {
         errors.push(error("spec.clusters", "must name at least one cluster"));
     }
     for (i, cluster) in spec.clusters.iter().enumerate() {
-        if spec
-            .clusters
-            .iter()
-            .take(i)
-            .any(|other| other.name == cluster.name)
-        {
+        if spec.clusters.iter().take(i).any(|other| other.name == cluster.name) {
             errors.push(error(
                 format!("spec.clusters[{i}].name"),
                 format!("{:?} is named twice", cluster.name),
@@ -135,17 +119,12 @@ fn version(spec: &Spec, errors: &mut Vec<SpecError>) {
     let Some(version) = &spec.version else { return };
     let supported = ["3.5", "3.6", "3.7"];
     let parts: Vec<&str> = version.split('.').collect();
-    let numeric = parts
-        .iter()
-        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    let numeric = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
     let minor = parts.iter().take(2).copied().collect::<Vec<_>>().join(".");
     if !numeric || !(2..=3).contains(&parts.len()) || !supported.contains(&minor.as_str()) {
         errors.push(error(
             "spec.version",
-            format!(
-                "{version:?} must be a minor or an exact version of {}",
-                supported.join(", ")
-            ),
+            format!("{version:?} must be a minor or an exact version of {}", supported.join(", ")),
         ));
     }
 }
@@ -169,33 +148,20 @@ fn shares(spec: &Spec, errors: &mut Vec<SpecError>) -> Vec<u32> {
     let explicit: Vec<Option<u32>> = spec.clusters.iter().map(|cluster| cluster.members).collect();
     let given: u32 = explicit.iter().flatten().fold(0, |sum, n| sum.saturating_add(*n));
     let open = explicit.iter().filter(|share| share.is_none()).count();
-    let total = spec.members.unwrap_or_else(|| {
-        if open == 0 {
-            given
-        } else {
-            default_voters(spec.clusters.len()).max(given)
-        }
-    });
-    let path = if spec.members.is_some() {
-        "spec.members"
-    } else {
-        "spec.clusters"
-    };
+    let total = spec
+        .members
+        .unwrap_or_else(|| if open == 0 { given } else { default_voters(spec.clusters.len()).max(given) });
+    let path = if spec.members.is_some() { "spec.members" } else { "spec.clusters" };
     if total == 0 {
         errors.push(error(path, "must have at least one voter"));
     } else if total.is_multiple_of(2) {
         errors.push(error(
             path,
-            format!(
-                "{total} voters survive no more than {} and stop sooner; use an odd number",
-                total - 1
-            ),
+            format!("{total} voters survive no more than {} and stop sooner; use an odd number", total - 1),
         ));
     } else if total > MAX_VOTERS {
-        errors.push(error(
-            path,
-            format!("{total} is more than the {MAX_VOTERS} voters that etcd serves well"),
-        ));
+        errors
+            .push(error(path, format!("{total} is more than the {MAX_VOTERS} voters that etcd serves well")));
     } else if total == 1 && !spec.allow_single_voter.unwrap_or(false) {
         errors.push(error(
             path,
@@ -218,22 +184,11 @@ fn spread(spec: &Spec, explicit: &[Option<u32>], rest: u32, errors: &mut Vec<Spe
         return Vec::new(); // already refused; do not allocate what a typing error asks for
     }
     let mut shares: Vec<u32> = explicit.iter().map(|share| share.unwrap_or(0)).collect();
-    let mut order: Vec<usize> = explicit
-        .iter()
-        .enumerate()
-        .filter(|(_, share)| share.is_none())
-        .map(|(i, _)| i)
-        .collect();
-    order.sort_by_key(|i| {
-        spec.clusters
-            .get(*i)
-            .is_none_or(|c| !c.preferred.unwrap_or(false))
-    });
+    let mut order: Vec<usize> =
+        explicit.iter().enumerate().filter(|(_, share)| share.is_none()).map(|(i, _)| i).collect();
+    order.sort_by_key(|i| spec.clusters.get(*i).is_none_or(|c| !c.preferred.unwrap_or(false)));
     if order.is_empty() && rest > 0 {
-        errors.push(error(
-            "spec.members",
-            "no cluster is left to take the remaining voters",
-        ));
+        errors.push(error("spec.members", "no cluster is left to take the remaining voters"));
         return Vec::new();
     }
     for i in order.iter().cycle().take(rest as usize) {
@@ -247,11 +202,7 @@ fn spread(spec: &Spec, explicit: &[Option<u32>], rest: u32, errors: &mut Vec<Spe
 fn slot(cluster: &ClusterSpec, ordinal: u32) -> Slot {
     let zones = cluster.zones.as_deref().unwrap_or_default();
     let zone = zones.get(ordinal as usize % zones.len().max(1)).cloned();
-    Slot {
-        site: cluster.name.clone(),
-        ordinal,
-        zone: zone.unwrap_or_else(default_zone),
-    }
+    Slot { site: cluster.name.clone(), ordinal, zone: zone.unwrap_or_else(default_zone) }
 }
 
 /// The zone of a site that names none.
@@ -269,11 +220,7 @@ fn seed(spec: &Spec, slots: &[Slot]) -> Option<Slot> {
         .collect();
     candidates.sort_by_key(|c| (!c.preferred.unwrap_or(false), c.name.clone()));
     let site: &SiteName = &candidates.first()?.name;
-    slots
-        .iter()
-        .filter(|slot| slot.site == *site)
-        .min_by_key(|slot| slot.ordinal)
-        .cloned()
+    slots.iter().filter(|slot| slot.site == *site).min_by_key(|slot| slot.ordinal).cloned()
 }
 
 /// The strongest promise that the arithmetic allows.
@@ -285,12 +232,7 @@ fn survives(slots: &[Slot]) -> Option<Survive> {
     }
     let most = |count: &dyn Fn(&Slot) -> usize| slots.iter().map(count).max().unwrap_or(0);
     let in_site = most(&|slot| slots.iter().filter(|s| s.site == slot.site).count());
-    let in_zone = most(&|slot| {
-        slots
-            .iter()
-            .filter(|s| s.site == slot.site && s.zone == slot.zone)
-            .count()
-    });
+    let in_zone = most(&|slot| slots.iter().filter(|s| s.site == slot.site && s.zone == slot.zone).count());
     Some(if in_site <= spare {
         Survive::Cluster
     } else if in_zone <= spare {
@@ -323,23 +265,11 @@ mod tests {
     }
 
     fn shape(json: serde_json::Value) -> Vec<String> {
-        spec(json)
-            .layout()
-            .unwrap()
-            .slots
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        spec(json).layout().unwrap().slots.iter().map(ToString::to_string).collect()
     }
 
     fn refusal(json: serde_json::Value) -> String {
-        spec(json)
-            .layout()
-            .unwrap_err()
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("; ")
+        spec(json).layout().unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
     #[test]

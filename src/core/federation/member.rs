@@ -66,10 +66,7 @@ impl Mark {
     /// The higher of two marks, each part for itself.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        Self {
-            term: self.term.max(other.term),
-            index: self.index.max(other.index),
-        }
+        Self { term: self.term.max(other.term), index: self.index.max(other.index) }
     }
 }
 

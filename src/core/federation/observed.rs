@@ -47,10 +47,7 @@ impl MemberList {
             hash.update((member.peer_url.0.len() as u64).to_be_bytes());
             hash.update(member.peer_url.0.as_bytes());
         }
-        Self {
-            members: members.into(),
-            digest: Digest(hash.finalize().into()),
-        }
+        Self { members: members.into(), digest: Digest(hash.finalize().into()) }
     }
 
     /// The members by ascending id.
@@ -255,9 +252,7 @@ pub struct RecordSummary {
 impl RecordSummary {
     /// The highest number that the record holds.
     pub fn seq(&self) -> crate::id::Seq {
-        self.intent
-            .as_ref()
-            .map_or(crate::id::Seq(0), |held| held.intent.seq)
+        self.intent.as_ref().map_or(crate::id::Seq(0), |held| held.intent.seq)
     }
 }
 

@@ -162,25 +162,17 @@ impl Spec {
 
     /// Sites that the spec excuses from the bootstrap vote.
     pub fn skipped(&self) -> &[SiteName] {
-        self.bootstrap
-            .as_ref()
-            .and_then(|b| b.skip_clusters.as_deref())
-            .unwrap_or_default()
+        self.bootstrap.as_ref().and_then(|b| b.skip_clusters.as_deref()).unwrap_or_default()
     }
 
     /// Member ids that a person declared lost.
     pub fn lost_members(&self) -> impl Iterator<Item = MemberId> {
-        self.clusters
-            .iter()
-            .flat_map(|cluster| cluster.lost_members.iter().flatten().copied())
+        self.clusters.iter().flat_map(|cluster| cluster.lost_members.iter().flatten().copied())
     }
 
     /// Heartbeat and election timeout in milliseconds.
     pub fn timers(&self) -> (u32, u32) {
         let etcd = self.etcd.as_ref();
-        (
-            etcd.and_then(|e| e.heartbeat_ms).unwrap_or(100),
-            etcd.and_then(|e| e.election_ms).unwrap_or(1000),
-        )
+        (etcd.and_then(|e| e.heartbeat_ms).unwrap_or(100), etcd.and_then(|e| e.election_ms).unwrap_or(1000))
     }
 }

@@ -105,8 +105,7 @@ impl Tracker {
         }
         let true_at = now.saturating_sub(age_ms);
         self.note_leader(&observation, now);
-        self.sites
-            .insert(observation.site.clone(), Told { observation, true_at });
+        self.sites.insert(observation.site.clone(), Told { observation, true_at });
     }
 
     /// The last observation of a site is still true.
@@ -144,13 +143,7 @@ impl Tracker {
             .iter()
             .map(|(site, told)| {
                 let observation = Arc::clone(&told.observation);
-                (
-                    site.clone(),
-                    crate::federation::observed::Heard {
-                        observation,
-                        age_ms: age(told),
-                    },
-                )
+                (site.clone(), crate::federation::observed::Heard { observation, age_ms: age(told) })
             })
             .collect()
     }
@@ -162,9 +155,7 @@ impl Tracker {
             return;
         }
         let changed = self.leader.is_some_and(|(member, _)| member != claim.member);
-        let planned = self
-            .planned_move
-            .is_some_and(|at| now.saturating_sub(at) < 15_000);
+        let planned = self.planned_move.is_some_and(|at| now.saturating_sub(at) < 15_000);
         if changed && !planned && !self.old_leader_gone(now) {
             self.leader_changes.push(now);
         }
@@ -175,10 +166,8 @@ impl Tracker {
     /// The old leader's process or site is known to be gone: its loss explains the change (decisions.md 4).
     fn old_leader_gone(&self, now: u64) -> bool {
         let Some((old, _)) = self.leader else { return true };
-        let Some(told) = self
-            .sites
-            .values()
-            .find(|told| told.observation.members.iter().any(|m| m.member == Some(old)))
+        let Some(told) =
+            self.sites.values().find(|told| told.observation.members.iter().any(|m| m.member == Some(old)))
         else {
             return true;
         };
@@ -206,15 +195,11 @@ impl Tracker {
         {
             self.quorum_at = Some(now.saturating_sub(self.age(&told.site, now).unwrap_or(0)));
         }
-        let members = list
-            .as_ref()
-            .map(|list| self.members(list, claim.as_ref(), frame))
-            .unwrap_or_default();
+        let members = list.as_ref().map(|list| self.members(list, claim.as_ref(), frame)).unwrap_or_default();
         self.note_learner(&members, now);
         self.freed.retain(|(_, at)| now.saturating_sub(*at) < FREED_MS);
         self.backing_off.retain(|(_, until)| *until > now);
-        self.leader_changes
-            .retain(|at| now.saturating_sub(*at) < LEADER_WINDOW_MS);
+        self.leader_changes.retain(|at| now.saturating_sub(*at) < LEADER_WINDOW_MS);
         if *self.removed != *frame.removed {
             self.removed = Arc::new(frame.removed.clone());
         }
@@ -234,11 +219,7 @@ impl Tracker {
             settle_ms: frame.settle_ms,
             no_quorum_ms: now.saturating_sub(self.quorum_at.unwrap_or(self.started_at)),
             leader_changes: u32::try_from(self.leader_changes.len()).unwrap_or(u32::MAX),
-            freed: self
-                .freed
-                .iter()
-                .map(|(url, at)| (url.clone(), now.saturating_sub(*at)))
-                .collect(),
+            freed: self.freed.iter().map(|(url, at)| (url.clone(), now.saturating_sub(*at))).collect(),
             removed: Arc::clone(&self.removed),
             backing_off: self
                 .backing_off
@@ -256,14 +237,9 @@ impl Tracker {
     fn newest_claim(&self, frame: Frame<'_>) -> Option<(Arc<SiteObservation>, LeaderClaim)> {
         let fresh = |told: &&Told| frame.now.saturating_sub(told.true_at) < HEARD_MS;
         let ours = |o: &SiteObservation, claim: &LeaderClaim| {
-            let status = o
-                .members
-                .iter()
-                .find(|m| m.member == Some(claim.member))
-                .and_then(|m| m.status.as_ref());
-            frame
-                .cluster
-                .is_none_or(|cluster| status.is_some_and(|s| s.cluster == cluster))
+            let status =
+                o.members.iter().find(|m| m.member == Some(claim.member)).and_then(|m| m.status.as_ref());
+            frame.cluster.is_none_or(|cluster| status.is_some_and(|s| s.cluster == cluster))
         };
         let claims = self.sites.values().filter(fresh).filter_map(|told| {
             let claim = told.observation.leader.as_ref()?;
@@ -301,9 +277,7 @@ impl Tracker {
         claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
         frame: Frame<'_>,
     ) -> Vec<MemberView> {
-        list.iter()
-            .map(|listed| self.member(listed, claim, frame))
-            .collect()
+        list.iter().map(|listed| self.member(listed, claim, frame)).collect()
     }
 
     fn member(
@@ -312,39 +286,22 @@ impl Tracker {
         claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
         frame: Frame<'_>,
     ) -> MemberView {
-        let local = self.sites.values().find_map(|told| {
-            Some((
-                told,
-                told.observation
-                    .members
-                    .iter()
-                    .find(|m| m.member == Some(listed.id))?,
-            ))
-        });
-        let fresh = local
-            .filter(|(told, _)| frame.now.saturating_sub(told.true_at) < HEARD_MS)
-            .map(|(_, m)| m);
+        let local = self.owner(listed.id, &listed.peer_url);
+        let fresh =
+            local.filter(|(told, _)| frame.now.saturating_sub(told.true_at) < HEARD_MS).map(|(_, m)| m);
         let status = fresh.and_then(|m| m.status.as_ref());
         let lag = match (claim, status) {
             (Some((_, claim)), Some(status)) => Some(claim.commit.0.saturating_sub(status.applied.0)),
             _ => None,
         };
-        let linked_ms = self.linked_ms(listed.id, claim, frame.now);
+        let linked_ms = Self::linked_ms(listed.id, local.map(|(told, _)| told), claim, frame.now);
         MemberView {
             id: listed.id,
             peer_url: listed.peer_url.clone(),
             slot: self.slot(listed, local.map(|(_, m)| m), frame.wish),
             learner: listed.learner,
             named: !listed.name.is_empty(),
-            life: Self::life(
-                listed.id,
-                local.map(|(_, m)| m),
-                fresh,
-                claim,
-                linked_ms,
-                lag,
-                frame,
-            ),
+            life: Self::life(listed.id, local.map(|(_, m)| m), fresh, claim, linked_ms, lag, frame),
             lag,
             list: status.and_then(|s| s.list),
             says_learner: status.map(|s| s.learner),
@@ -358,16 +315,25 @@ impl Tracker {
         }
     }
 
-    /// For how long the leader's site and the member's site have reached each other's member, both ways.
-    fn linked_ms(&self, id: MemberId, claim: Option<&(Arc<SiteObservation>, LeaderClaim)>, now: u64) -> u64 {
-        let Some((from, claim)) = claim else { return 0 };
-        let Some(told) = self
-            .sites
-            .values()
-            .find(|t| t.observation.members.iter().any(|m| m.member == Some(id)))
-        else {
-            return 0;
+    /// What the agent of the site that hosts a member says of it. Only that agent may speak for it: the site follows
+    /// from the peer URL. A foreign member, whose URL tells no site, belongs to whoever declares it.
+    fn owner(&self, id: MemberId, url: &PeerUrl) -> Option<(&Told, &LocalMember)> {
+        let its = |told: &'_ Told| told.observation.members.iter().position(|m| m.member == Some(id));
+        let told = match url.slot(&self.federation.name) {
+            Some((site, _)) => self.sites.get(&site)?,
+            None => self.sites.values().find(|told| its(told).is_some())?,
         };
+        Some((told, told.observation.members.get(its(told)?)?))
+    }
+
+    /// For how long the leader's site and the member's site have reached each other's member, both ways.
+    fn linked_ms(
+        id: MemberId,
+        owner: Option<&Told>,
+        claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
+        now: u64,
+    ) -> u64 {
+        let (Some((from, claim)), Some(told)) = (claim, owner) else { return 0 };
         if now.saturating_sub(told.true_at) >= HEARD_MS {
             return 0;
         }
@@ -388,32 +354,39 @@ impl Tracker {
         lag: Option<u64>,
         frame: Frame<'_>,
     ) -> Life {
-        if frame.wish.is_some_and(|wish| wish.lost_members.contains(&id)) {
-            return Life::DeadDeclared;
-        }
         // An attestation is durable, so it holds however old it is.
         if local.is_some_and(|m| m.state == IncarnationState::Lost) {
             return Life::DeadAttested;
         }
-        let Some(member) = fresh else {
-            return Life::Unknown(Code::PeerUnreachable);
-        };
-        let Some(status) = &member.status else {
-            return Life::Unknown(Code::Starting);
-        };
-        let Some((_, claim)) = claim else {
-            return Life::Unknown(Code::QuorumLost);
-        };
-        if !Self::follows(status, claim, frame.cluster) || status.faulty {
-            return Life::Unknown(Code::Starting);
+        match Self::seen_alive(fresh, claim, linked_ms, lag, frame.cluster) {
+            Ok(()) => Life::Alive,
+            // A declaration kills no member that is seen alive: I3 (b) asks for both.
+            Err(_) if frame.wish.is_some_and(|wish| wish.lost_members.contains(&id)) => Life::DeadDeclared,
+            Err(code) => Life::Unknown(code),
+        }
+    }
+
+    /// The definition of alive, or what is missing (safety.md 2.2).
+    fn seen_alive(
+        fresh: Option<&LocalMember>,
+        claim: Option<&(Arc<SiteObservation>, LeaderClaim)>,
+        linked_ms: u64,
+        lag: Option<u64>,
+        cluster: Option<ClusterId>,
+    ) -> Result<(), Code> {
+        let member = fresh.ok_or(Code::PeerUnreachable)?;
+        let status = member.status.as_ref().ok_or(Code::Starting)?;
+        let (_, claim) = claim.ok_or(Code::QuorumLost)?;
+        if !Self::follows(status, claim, cluster) || status.faulty {
+            return Err(Code::Starting);
         }
         if linked_ms == 0 {
-            return Life::Unknown(Code::LearnerUnreachable);
+            return Err(Code::LearnerUnreachable);
         }
         if lag.is_none_or(|lag| lag > MAX_LAG) {
-            return Life::Unknown(Code::LearnerLagging);
+            return Err(Code::LearnerLagging);
         }
-        Life::Alive
+        Ok(())
     }
 
     fn follows(status: &Status, claim: &LeaderClaim, cluster: Option<ClusterId>) -> bool {
@@ -428,11 +401,7 @@ impl Tracker {
         }
         let (site, ordinal) = listed.peer_url.slot(&self.federation.name)?;
         let wished = wish.and_then(|w| w.slots.iter().find(|s| s.site == site && s.ordinal == ordinal));
-        Some(wished.cloned().unwrap_or_else(|| Slot {
-            site,
-            ordinal,
-            zone: default_zone(),
-        }))
+        Some(wished.cloned().unwrap_or_else(|| Slot { site, ordinal, zone: default_zone() }))
     }
 
     fn note_learner(&mut self, members: &[MemberView], now: u64) {
@@ -440,8 +409,9 @@ impl Tracker {
             self.learner = None;
             return;
         };
-        let applied = self.applied(member.id).unwrap_or(0);
-        let sample = self.sample_time(member.id);
+        let owner = self.owner(member.id, &member.peer_url);
+        let applied = owner.and_then(|(_, m)| m.status.as_ref()).map_or(0, |status| status.applied.0);
+        let sample = owner.map_or(0, |(told, _)| told.true_at);
         let fresh = Learner {
             member: member.id,
             good_samples: 0,
@@ -451,11 +421,10 @@ impl Tracker {
             best_applied: applied,
             progress_at: now,
         };
-        let track = match self.learner.take() {
+        let mut track = match self.learner.take() {
             Some(track) if track.member == member.id => track,
             _ => fresh,
         };
-        let mut track = track;
         if applied > track.best_applied || member.life.alive() {
             track.best_applied = applied.max(track.best_applied);
             track.progress_at = now;
@@ -471,22 +440,6 @@ impl Tracker {
         }
         track.last_sample = track.last_sample.max(sample);
         self.learner = Some(track);
-    }
-
-    fn applied(&self, id: MemberId) -> Option<u64> {
-        let member = self
-            .sites
-            .values()
-            .find_map(|t| t.observation.members.iter().find(|m| m.member == Some(id)))?;
-        member.status.as_ref().map(|s| s.applied.0)
-    }
-
-    fn sample_time(&self, id: MemberId) -> u64 {
-        let told = self
-            .sites
-            .values()
-            .find(|t| t.observation.members.iter().any(|m| m.member == Some(id)));
-        told.map_or(0, |t| t.true_at)
     }
 
     fn learner_track(&self, now: u64) -> Option<LearnerTrack> {
@@ -506,10 +459,7 @@ impl Tracker {
             (held.open() && current).then(|| (told.observation.site.clone(), Arc::clone(held)))
         };
         let _ = frame;
-        self.sites
-            .values()
-            .filter_map(held)
-            .max_by_key(|(_, held)| held.intent.seq)
+        self.sites.values().filter_map(held).max_by_key(|(_, held)| held.intent.seq)
     }
 
     fn site_views(&self, frame: Frame<'_>) -> Vec<SiteView> {
@@ -524,11 +474,7 @@ impl Tracker {
             .collect();
         for site in frame.expected {
             if !self.sites.contains_key(site) {
-                views.push(SiteView {
-                    name: site.clone(),
-                    age_ms: None,
-                    observation: None,
-                });
+                views.push(SiteView { name: site.clone(), age_ms: None, observation: None });
             }
         }
         views.sort_by(|a, b| a.name.cmp(&b.name));

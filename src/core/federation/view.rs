@@ -37,10 +37,7 @@ impl Life {
 }
 
 /// One listed member, joined with what is known of it.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact that a rule asks for"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact that a rule asks for")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberView {
     /// Its id.
@@ -224,9 +221,7 @@ impl View {
 
     /// The observation of a site that is heard now.
     pub fn heard(&self, name: &SiteName) -> Option<&SiteObservation> {
-        self.site(name)
-            .filter(|site| site.heard())
-            .and_then(|site| site.observation.as_deref())
+        self.site(name).filter(|site| site.heard()).and_then(|site| site.observation.as_deref())
     }
 
     /// Number of current voters hosted at a site.

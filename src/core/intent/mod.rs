@@ -87,14 +87,8 @@ impl fmt::Display for IntentKind {
         match self {
             Self::AddLearner { slot, peer_url, .. } => write!(f, "AddLearner {slot} {peer_url}"),
             Self::Promote { member } => write!(f, "Promote {member}"),
-            Self::Remove {
-                member,
-                learner: true,
-            } => write!(f, "Remove learner {member}"),
-            Self::Remove {
-                member,
-                learner: false,
-            } => write!(f, "Remove {member}"),
+            Self::Remove { member, learner: true } => write!(f, "Remove learner {member}"),
+            Self::Remove { member, learner: false } => write!(f, "Remove {member}"),
             Self::UpdateUrl { member, peer_url } => write!(f, "UpdateUrl {member} {peer_url}"),
             Self::Void { closes } => write!(f, "Void {closes}"),
             Self::ActivateSpec { generation, digest } => {

@@ -116,11 +116,7 @@ impl Record {
         if intent.exception.is_some() && intent.exception.as_ref() != witness.exception {
             return Err(reason(Code::SpecDrift));
         }
-        if intent
-            .lost_members
-            .iter()
-            .any(|id| !witness.lost_members.contains(id))
-        {
+        if intent.lost_members.iter().any(|id| !witness.lost_members.contains(id)) {
             return Err(reason(Code::SpecDrift));
         }
         let mine = self.seq();
@@ -139,18 +135,12 @@ impl Record {
             }
         }
         // What was sent under an earlier number of this op, or of an op that this one closes, may still arrive.
-        let sent_by_me = self
-            .intent
-            .as_ref()
-            .is_some_and(|held| held.open() && held.sent_by_me);
+        let sent_by_me = self.intent.as_ref().is_some_and(|held| held.open() && held.sent_by_me);
         let mut next = self.clone();
         next.uid = Some(intent.uid);
         next.epoch = intent.epoch;
-        next.intent = Some(Arc::new(HeldIntent {
-            intent: Arc::clone(intent),
-            state: IntentState::Open,
-            sent_by_me,
-        }));
+        next.intent =
+            Some(Arc::new(HeldIntent { intent: Arc::clone(intent), state: IntentState::Open, sent_by_me }));
         Ok(next)
     }
 
@@ -164,15 +154,9 @@ impl Record {
 
     /// The record with `sent_by_me` set or cleared; `None` if it holds another number.
     pub fn mark_sent(&self, seq: Seq, sent: bool) -> Option<Self> {
-        let held = self
-            .intent
-            .as_ref()
-            .filter(|held| held.intent.seq == seq && held.open())?;
+        let held = self.intent.as_ref().filter(|held| held.intent.seq == seq && held.open())?;
         let mut next = self.clone();
-        next.intent = Some(Arc::new(HeldIntent {
-            sent_by_me: sent,
-            ..held.as_ref().clone()
-        }));
+        next.intent = Some(Arc::new(HeldIntent { sent_by_me: sent, ..held.as_ref().clone() }));
         Some(next)
     }
 
@@ -201,11 +185,7 @@ impl Record {
         if take {
             let sent_by_me = false;
             let (intent, state) = (Arc::clone(&resolution.intent), resolution.state);
-            next.intent = Some(Arc::new(HeldIntent {
-                intent,
-                state,
-                sent_by_me,
-            }));
+            next.intent = Some(Arc::new(HeldIntent { intent, state, sent_by_me }));
         }
         if resolution.state == IntentState::Applied {
             next.take_effect(&resolution.intent);
@@ -219,17 +199,10 @@ impl Record {
                 self.removed.insert(*member);
             }
             IntentKind::ActivateSpec { generation, digest } => {
-                let newer = self
-                    .effective
-                    .as_ref()
-                    .is_none_or(|now| now.generation < *generation);
+                let newer = self.effective.as_ref().is_none_or(|now| now.generation < *generation);
                 if let (true, Some(spec)) = (newer, &intent.spec) {
                     let (generation, digest, spec) = (*generation, *digest, Arc::clone(spec));
-                    self.effective = Some(Arc::new(Activated {
-                        generation,
-                        digest,
-                        spec,
-                    }));
+                    self.effective = Some(Arc::new(Activated { generation, digest, spec }));
                 }
             }
             IntentKind::AddLearner { .. }
@@ -243,29 +216,17 @@ impl Record {
     /// checked that records of more than n − q(n) voters' agents came and that one request timeout is over.
     /// Incarnations are not recovered here: they come from the files beside running members, or the slot is lost.
     pub fn recover(federation: FederationKey, others: &[Self]) -> Option<Self> {
-        let best = others
-            .iter()
-            .max_by_key(|r| (r.epoch, r.effective.as_ref().map(|e| e.generation)))?;
+        let best = others.iter().max_by_key(|r| (r.epoch, r.effective.as_ref().map(|e| e.generation)))?;
         let mut next = Self::new(federation);
         next.uid = best.uid;
         next.epoch = best.epoch;
         next.seeded = best.seeded;
         next.effective.clone_from(&best.effective);
-        let same_epoch = || {
-            others
-                .iter()
-                .filter(|r| r.epoch == best.epoch && r.uid == best.uid)
-        };
+        let same_epoch = || others.iter().filter(|r| r.epoch == best.epoch && r.uid == best.uid);
         next.removed = same_epoch().flat_map(|r| r.removed.iter().copied()).collect();
-        let highest = same_epoch()
-            .filter_map(|r| r.intent.as_ref())
-            .max_by_key(|held| (held.intent.seq, held.open()));
-        next.intent = highest.map(|held| {
-            Arc::new(HeldIntent {
-                sent_by_me: false,
-                ..held.as_ref().clone()
-            })
-        });
+        let highest =
+            same_epoch().filter_map(|r| r.intent.as_ref()).max_by_key(|held| (held.intent.seq, held.open()));
+        next.intent = highest.map(|held| Arc::new(HeldIntent { sent_by_me: false, ..held.as_ref().clone() }));
         Some(next)
     }
 }
@@ -282,11 +243,7 @@ mod tests {
     }
 
     fn record() -> Record {
-        Record {
-            uid: Some(Uid(7)),
-            epoch: Epoch(1),
-            ..Record::new(key())
-        }
+        Record { uid: Some(Uid(7)), epoch: Epoch(1), ..Record::new(key()) }
     }
 
     fn intent(seq: u64, op: u128) -> Arc<Intent> {
@@ -295,18 +252,11 @@ mod tests {
             epoch: Epoch(1),
             seq: Seq(seq),
             op: OpId(op),
-            kind: IntentKind::Remove {
-                member: MemberId(0xa),
-                learner: false,
-            },
+            kind: IntentKind::Remove { member: MemberId(0xa), learner: false },
             list: Digest([0; 32]),
             term: Term(2),
             executors: vec![SiteName::new("east").unwrap()],
-            operation: Operation {
-                kind: OperationKind::ReplaceDead,
-                source: None,
-                new: None,
-            },
+            operation: Operation { kind: OperationKind::ReplaceDead, source: None, new: None },
             closes: Vec::new(),
             closes_ops: Vec::new(),
             exception: None,
@@ -317,26 +267,13 @@ mod tests {
 
     fn ask(record: &Record, intent: &Arc<Intent>) -> Result<Record, Code> {
         let site = SiteName::new("west").unwrap();
-        let witness = Witness {
-            site: &site,
-            record_missing: false,
-            exception: None,
-            lost_members: &[],
-        };
+        let witness = Witness { site: &site, record_missing: false, exception: None, lost_members: &[] };
         record.propose(intent, witness).map_err(|reason| reason.code)
     }
 
     fn resolution(intent: &Arc<Intent>, state: IntentState, closed: Vec<OpId>) -> Resolution {
         let (uid, epoch, seq, op) = (intent.uid, intent.epoch, intent.seq, intent.op);
-        Resolution {
-            uid,
-            epoch,
-            seq,
-            op,
-            state,
-            closed,
-            intent: Arc::clone(intent),
-        }
+        Resolution { uid, epoch, seq, op, state, closed, intent: Arc::clone(intent) }
     }
 
     #[test]
@@ -345,15 +282,9 @@ mod tests {
         assert_eq!(ask(&five, &intent(4, 2)), Err(Code::Stale));
         assert_eq!(ask(&five, &intent(5, 2)), Err(Code::IntentConflict));
         assert_eq!(ask(&five, &intent(6, 2)), Err(Code::IntentUnresolved));
-        assert!(
-            ask(&five, &intent(5, 1)).is_ok(),
-            "a repeated message is acknowledged again"
-        );
+        assert!(ask(&five, &intent(5, 1)).is_ok(), "a repeated message is acknowledged again");
         assert!(ask(&five, &intent(6, 1)).is_ok(), "the same operation again");
-        let other = Arc::new(Intent {
-            epoch: Epoch(2),
-            ..intent(6, 1).as_ref().clone()
-        });
+        let other = Arc::new(Intent { epoch: Epoch(2), ..intent(6, 1).as_ref().clone() });
         assert_eq!(ask(&five, &other), Err(Code::WrongEpoch));
         assert_eq!(Code::Stale.rule(), Some(Rule::I18));
     }
@@ -362,29 +293,16 @@ mod tests {
     fn an_open_intent_is_closed_only_by_name_and_number() {
         let five = ask(&record(), &intent(5, 1)).unwrap();
         let closing = |closes: Vec<Seq>, ops: Vec<OpId>| {
-            Arc::new(Intent {
-                closes,
-                closes_ops: ops,
-                ..intent(6, 2).as_ref().clone()
-            })
+            Arc::new(Intent { closes, closes_ops: ops, ..intent(6, 2).as_ref().clone() })
         };
-        assert_eq!(
-            ask(&five, &closing(vec![Seq(5)], vec![OpId(9)])),
-            Err(Code::IntentUnresolved)
-        );
-        assert_eq!(
-            ask(&five, &closing(vec![Seq(4)], vec![OpId(1)])),
-            Err(Code::IntentUnresolved)
-        );
+        assert_eq!(ask(&five, &closing(vec![Seq(5)], vec![OpId(9)])), Err(Code::IntentUnresolved));
+        assert_eq!(ask(&five, &closing(vec![Seq(4)], vec![OpId(1)])), Err(Code::IntentUnresolved));
         assert!(ask(&five, &closing(vec![Seq(5)], vec![OpId(1)])).is_ok());
     }
 
     #[test]
     fn what_was_sent_stays_sent_through_closing_proposals() {
-        let sent = ask(&record(), &intent(5, 1))
-            .unwrap()
-            .mark_sent(Seq(5), true)
-            .unwrap();
+        let sent = ask(&record(), &intent(5, 1)).unwrap().mark_sent(Seq(5), true).unwrap();
         let again = ask(&sent, &intent(6, 1)).unwrap();
         assert!(again.intent.unwrap().sent_by_me);
         let void = Arc::new(Intent {
@@ -393,10 +311,7 @@ mod tests {
             kind: IntentKind::Void { closes: OpId(1) },
             ..intent(6, 2).as_ref().clone()
         });
-        assert!(
-            ask(&sent, &void).unwrap().intent.unwrap().sent_by_me,
-            "the attestation must not be lost"
-        );
+        assert!(ask(&sent, &void).unwrap().intent.unwrap().sent_by_me, "the attestation must not be lost");
         assert!(sent.mark_sent(Seq(4), false).is_none());
     }
 
@@ -406,21 +321,12 @@ mod tests {
         let applied = five.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![]));
         assert!(applied.removed.contains(&MemberId(0xa)));
         assert!(!applied.intent.as_ref().unwrap().open());
-        assert_eq!(
-            applied.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![])),
-            applied
-        );
+        assert_eq!(applied.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![])), applied);
         let seven = ask(&applied, &intent(7, 3)).unwrap();
         let late = seven.resolve(&resolution(&intent(5, 1), IntentState::Applied, vec![]));
-        assert!(
-            late.intent.unwrap().open(),
-            "an old message does not close a newer intent"
-        );
+        assert!(late.intent.unwrap().open(), "an old message does not close a newer intent");
         let other = seven.resolve(&resolution(&intent(8, 4), IntentState::Void, vec![]));
-        assert!(
-            other.intent.unwrap().open(),
-            "another op that ended void says nothing about this one"
-        );
+        assert!(other.intent.unwrap().open(), "another op that ended void says nothing about this one");
         let overtaken = seven.resolve(&resolution(&intent(8, 4), IntentState::Applied, vec![]));
         assert!(
             !overtaken.intent.unwrap().open(),
@@ -430,20 +336,11 @@ mod tests {
 
     #[test]
     fn overrides_and_declared_deaths_need_the_own_cr() {
-        let exception = Override {
-            rule: Rule::I13,
-            operation: "ReplaceDead/a".into(),
-            by: "ann".into(),
-        };
-        let resting = Arc::new(Intent {
-            exception: Some(exception.clone()),
-            ..intent(1, 1).as_ref().clone()
-        });
+        let exception = Override { rule: Rule::I13, operation: "ReplaceDead/a".into(), by: "ann".into() };
+        let resting =
+            Arc::new(Intent { exception: Some(exception.clone()), ..intent(1, 1).as_ref().clone() });
         assert_eq!(ask(&record(), &resting), Err(Code::SpecDrift));
-        let lost = Arc::new(Intent {
-            lost_members: vec![MemberId(0xa)],
-            ..intent(1, 1).as_ref().clone()
-        });
+        let lost = Arc::new(Intent { lost_members: vec![MemberId(0xa)], ..intent(1, 1).as_ref().clone() });
         assert_eq!(ask(&record(), &lost), Err(Code::SpecDrift));
         let site = SiteName::new("west").unwrap();
         let witness = Witness {

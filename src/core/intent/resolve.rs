@@ -61,30 +61,19 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
     if overtaken(intent, e) {
         return Ending::Overtaken;
     }
-    if intent
-        .executors
-        .iter()
-        .all(|site| not_sent(site, intent.op, e) || gone(site, e))
-    {
+    if intent.executors.iter().all(|site| not_sent(site, intent.op, e) || gone(site, e)) {
         return Ending::Voidable;
     }
     match &intent.kind {
         IntentKind::AddLearner { slot, .. } => {
             // A late duplicate can only create a learner without a process: it is dropped as an orphan.
-            if e.wish.slots.contains(slot) {
-                Ending::Again(intent.kind.clone())
-            } else {
-                Ending::Voidable
-            }
+            if e.wish.slots.contains(slot) { Ending::Again(intent.kind.clone()) } else { Ending::Voidable }
         }
         IntentKind::Promote { member } => match e.list.get(*member) {
             None => Ending::Voidable, // a removed id can never be promoted
             Some(_) => match judge(intent, e) {
                 Ok(()) => Ending::Again(intent.kind.clone()),
-                Err(_) => Ending::Instead(IntentKind::Remove {
-                    member: *member,
-                    learner: true,
-                }),
+                Err(_) => Ending::Instead(IntentKind::Remove { member: *member, learner: true }),
             },
         },
         IntentKind::Remove { learner: true, .. }
@@ -103,9 +92,8 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
 
 /// The reason that names the site whose executor is missed.
 pub fn unresolved(intent: &Intent) -> Reason {
-    let reason = Reason::new(Code::IntentUnresolved)
-        .maybe_site(intent.executors.first())
-        .numbers(intent.seq.0, 0);
+    let reason =
+        Reason::new(Code::IntentUnresolved).maybe_site(intent.executors.first()).numbers(intent.seq.0, 0);
     match intent.kind.target() {
         Some(member) => reason.member(member),
         None => reason,
@@ -142,27 +130,16 @@ fn overtaken(intent: &Intent, e: Evidence<'_>) -> bool {
 
 /// Its agent answered and says that it did not send.
 fn not_sent(site: &SiteName, op: OpId, e: Evidence<'_>) -> bool {
-    let record = e
-        .records
-        .iter()
-        .find(|(name, _)| name == site)
-        .and_then(|(_, record)| record.as_ref());
+    let record = e.records.iter().find(|(name, _)| name == site).and_then(|(_, record)| record.as_ref());
     record.is_some_and(|r| {
-        !r.missing
-            && r.intent
-                .as_ref()
-                .is_some_and(|held| held.intent.op == op && !held.sent_by_me)
+        !r.missing && r.intent.as_ref().is_some_and(|held| held.intent.op == op && !held.sent_by_me)
     })
 }
 
 /// All members of an executor's site are dead or removed: it sent to its own member only, and what that one proposed
 /// is in the list by now, or nowhere.
 fn gone(site: &SiteName, e: Evidence<'_>) -> bool {
-    e.view
-        .members
-        .iter()
-        .filter(|m| m.site() == Some(site))
-        .all(|m| m.life.dead())
+    e.view.members.iter().filter(|m| m.site() == Some(site)).all(|m| m.life.dead())
 }
 
 /// After the acknowledgements of a closing proposal: whether every executor of a closed op attested "not sent" and
@@ -171,12 +148,7 @@ pub fn closed_for_good(intent: &Intent, acks: &[(SiteName, bool)], e: Evidence<'
     if matches!(intent.kind, IntentKind::AddLearner { .. }) {
         return Ok(()); // may be voided without proof, see `ending`
     }
-    if intent
-        .kind
-        .target()
-        .is_some_and(|member| e.list.get(member).is_none())
-        || overtaken(intent, e)
-    {
+    if intent.kind.target().is_some_and(|member| e.list.get(member).is_none()) || overtaken(intent, e) {
         return Ok(());
     }
     let attests = |site: &SiteName| acks.iter().any(|(name, sent)| name == site && !sent) || gone(site, e);

@@ -2,7 +2,7 @@
 //! with arithmetic of its own, and imports only ids, raw observations and words. A plan that fails here is a bug.
 
 use crate::federation::member::IncarnationState;
-use crate::federation::observed::{Heard, LeaderClaim, ListedMember, SiteObservation};
+use crate::federation::observed::{Heard, LeaderClaim, ListedMember, LocalMember, SiteObservation};
 use crate::federation::view::Wish;
 use crate::id::{MemberId, SiteName};
 use crate::membership::step::StepKind;
@@ -62,17 +62,12 @@ pub fn verify(
     kind: &StepKind,
     overridden: bool,
 ) -> Result<(), Violation> {
-    let own = raw
-        .iter()
-        .find(|(site, heard)| site == me && heard.age_ms < OLD_MS);
+    let own = raw.iter().find(|(site, heard)| site == me && heard.age_ms < OLD_MS);
     let Some(claim) = own.and_then(|(_, heard)| heard.observation.leader.as_ref()) else {
         return Err(Violation::NotLeader);
     };
     let newer = |o: &SiteObservation| o.leader.as_ref().is_some_and(|other| other.term > claim.term);
-    if raw
-        .iter()
-        .any(|(_, heard)| heard.age_ms < OLD_MS && newer(&heard.observation))
-    {
+    if raw.iter().any(|(_, heard)| heard.age_ms < OLD_MS && newer(&heard.observation)) {
         return Err(Violation::NotLeader);
     }
     let facts = Facts { raw, claim, wish };
@@ -89,11 +84,8 @@ pub fn verify(
         }
         StepKind::Promote { member } => {
             facts.calm(overridden)?;
-            let learner = claim
-                .list
-                .get(*member)
-                .filter(|m| m.learner)
-                .ok_or(Violation::WrongTarget(*member))?;
+            let learner =
+                claim.list.get(*member).filter(|m| m.learner).ok_or(Violation::WrongTarget(*member))?;
             let equal = claim.checks.iter().any(|c| c.member == *member && c.equal);
             let differs = claim.checks.iter().any(|c| c.member == *member && !c.equal);
             if !facts.alive(learner) || !equal || differs {
@@ -105,38 +97,29 @@ pub fn verify(
             facts.calm(overridden)?;
             let target = claim.list.get(*member).filter(|m| m.learner == *learner);
             let target = target.ok_or(Violation::WrongTarget(*member))?;
-            if *learner {
-                Ok(())
-            } else {
-                facts.removal(target, overridden)
-            }
+            if *learner { Ok(()) } else { facts.removal(target, overridden) }
         }
         StepKind::UpdateUrl { member, .. } => {
             facts.calm(overridden)?;
-            let voter = claim
-                .list
-                .get(*member)
-                .filter(|m| !m.learner)
-                .ok_or(Violation::WrongTarget(*member))?;
+            let voter =
+                claim.list.get(*member).filter(|m| !m.learner).ok_or(Violation::WrongTarget(*member))?;
             if claim.list.voters().any(|m| m.id != voter.id && !facts.alive(m)) {
                 return Err(Violation::HealthyRemoval(voter.id));
             }
             facts.majority(|m| !m.learner)
         }
         StepKind::MoveLeader { to } => {
-            let voter = claim
-                .list
-                .get(*to)
-                .filter(|m| !m.learner)
-                .ok_or(Violation::WrongTarget(*to))?;
-            if facts.alive(voter) {
-                Ok(())
-            } else {
-                Err(Violation::WrongTarget(*to))
-            }
+            let voter = claim.list.get(*to).filter(|m| !m.learner).ok_or(Violation::WrongTarget(*to))?;
+            if facts.alive(voter) { Ok(()) } else { Err(Violation::WrongTarget(*to)) }
         }
         StepKind::ActivateSpec { .. } | StepKind::Snapshot => Ok(()),
     }
+}
+
+/// What a site says of a member that it may speak for: its slot is there and its URL is the listed one.
+fn spoken_for<'a>(site: &'a SiteObservation, member: &ListedMember) -> Option<&'a LocalMember> {
+    let own = |m: &&LocalMember| m.member == Some(member.id) && m.slot.site == site.site;
+    site.members.iter().find(own).filter(|m| m.peer_url == member.peer_url)
 }
 
 struct Facts<'a> {
@@ -154,38 +137,30 @@ impl Facts<'_> {
     }
 
     fn alive(&self, member: &ListedMember) -> bool {
-        if self.dead(member.id) {
-            return false;
-        }
-        self.fresh()
-            .flat_map(|o| o.members.iter().map(move |m| (o, m)))
-            .any(|(site, m)| {
-                let Some(status) = m.status.as_ref().filter(|_| m.member == Some(member.id)) else {
-                    return false;
-                };
-                let there = self
-                    .fresh()
-                    .filter(|o| o.leader.as_ref().is_some_and(|c| c.term == self.claim.term));
-                let sees = |o: &SiteObservation, id: MemberId| {
-                    o.links.iter().any(|l| l.member == id && l.misses < 3)
-                };
-                let linked = member.id == self.claim.member
-                    || (sees(site, self.claim.member) && there.into_iter().any(|o| sees(o, member.id)));
-                status.leader == Some(self.claim.member)
-                    && status.term == self.claim.term
-                    && !status.faulty
-                    && self.claim.commit.0.saturating_sub(status.applied.0) <= LAG
-                    && linked
-            })
+        let seen = self.fresh().any(|site| {
+            let Some(status) = spoken_for(site, member).and_then(|m| m.status.as_ref()) else { return false };
+            let mut leaders =
+                self.fresh().filter(|o| o.leader.as_ref().is_some_and(|c| c.term == self.claim.term));
+            let sees =
+                |o: &SiteObservation, id: MemberId| o.links.iter().any(|l| l.member == id && l.misses < 3);
+            let linked = member.id == self.claim.member
+                || (sees(site, self.claim.member) && leaders.any(|o| sees(o, member.id)));
+            status.leader == Some(self.claim.member)
+                && status.term == self.claim.term
+                && !status.faulty
+                && self.claim.commit.0.saturating_sub(status.applied.0) <= LAG
+                && linked
+        });
+        seen && !self.attested(member)
     }
 
-    fn dead(&self, id: MemberId) -> bool {
-        let attested = |o: &SiteObservation| {
-            o.members
-                .iter()
-                .any(|m| m.member == Some(id) && m.state == IncarnationState::Lost)
-        };
-        self.wish.lost_members.contains(&id) || self.raw.iter().any(|(_, heard)| attested(&heard.observation))
+    fn attested(&self, member: &ListedMember) -> bool {
+        let mut all = self.raw.iter().filter_map(|(_, heard)| spoken_for(&heard.observation, member));
+        all.any(|m| m.state == IncarnationState::Lost)
+    }
+
+    fn dead(&self, member: &ListedMember) -> bool {
+        self.attested(member) || (self.wish.lost_members.contains(&member.id) && !self.alive(member))
     }
 
     fn majority(&self, is_voter: impl Fn(&ListedMember) -> bool) -> Result<(), Violation> {
@@ -194,22 +169,19 @@ impl Facts<'_> {
         if alive * 2 > voters.len() {
             Ok(())
         } else {
-            Err(Violation::NoMajority {
-                alive,
-                voters: voters.len(),
-            })
+            Err(Violation::NoMajority { alive, voters: voters.len() })
         }
     }
 
     fn removal(&self, target: &ListedMember, overridden: bool) -> Result<(), Violation> {
         let rest: Vec<&ListedMember> = self.claim.list.voters().filter(|m| m.id != target.id).collect();
-        if rest.is_empty() || (rest.len() == 1 && !self.dead(target.id) && self.wish.slots.len() > 1) {
+        if rest.is_empty() || (rest.len() == 1 && !self.dead(target) && self.wish.slots.len() > 1) {
             return Err(Violation::TooFew);
         }
         if self.claim.member == target.id {
             return Err(Violation::Leader(target.id));
         }
-        if !self.dead(target.id) && !overridden && rest.iter().any(|m| !self.alive(m)) {
+        if !self.dead(target) && !overridden && rest.iter().any(|m| !self.alive(m)) {
             return Err(Violation::HealthyRemoval(target.id));
         }
         self.majority(|m| !m.learner && m.id != target.id)
@@ -219,22 +191,13 @@ impl Facts<'_> {
         if overridden {
             return Ok(());
         }
-        if self
-            .fresh()
-            .flat_map(|o| &o.members)
-            .filter_map(|m| m.status.as_ref())
-            .any(|s| s.alarm)
-        {
+        if self.fresh().flat_map(|o| &o.members).filter_map(|m| m.status.as_ref()).any(|s| s.alarm) {
             return Err(Violation::Alarm);
         }
         let concerned = |o: &&SiteObservation| self.wish.slots.iter().any(|slot| slot.site == o.site);
         let mut specs = self.fresh().filter(concerned).map(|o| o.spec);
         let first = specs.next();
-        if specs.any(|spec| Some(spec) != first) {
-            Err(Violation::Drift)
-        } else {
-            Ok(())
-        }
+        if specs.any(|spec| Some(spec) != first) { Err(Violation::Drift) } else { Ok(()) }
     }
 }
 
@@ -245,10 +208,7 @@ mod tests {
     use crate::membership::scenario::Story;
 
     fn remove(id: u64) -> StepKind {
-        StepKind::Remove {
-            member: MemberId(id),
-            learner: false,
-        }
+        StepKind::Remove { member: MemberId(id), learner: false }
     }
 
     fn add(site: &str) -> StepKind {
@@ -256,11 +216,7 @@ mod tests {
         let peer_url = PeerUrl(format!("https://main-{site}-0.{site}.quorate.test:2380").into());
         let zone = crate::federation::layout::default_zone();
         StepKind::AddLearner {
-            slot: Slot {
-                site,
-                ordinal: 0,
-                zone,
-            },
+            slot: Slot { site, ordinal: 0, zone },
             peer_url,
             incarnation: IncarnationId(1),
         }
@@ -339,12 +295,7 @@ mod tests {
                 remove(2),
                 Violation::TooFew,
             ),
-            (
-                "a URL added twice",
-                format!("{three}member 3 north"),
-                add("north"),
-                Violation::UrlInUse,
-            ),
+            ("a URL added twice", format!("{three}member 3 north"), add("north"), Violation::UrlInUse),
         ];
         for (name, story, step, violation) in cases {
             assert_eq!(Story::read(&story).check(&step), Err(violation), "{name}");

@@ -56,23 +56,12 @@ fn missing(m: &MemberView) -> Reason {
 
 /// Judges a step: every rule, then the arithmetic. A wait for something that passes is told apart from a refusal.
 fn judge(view: &View, wish: &Wish, kind: StepKind, operation: Operation) -> Decision {
-    let proposed = Proposed {
-        view,
-        wish,
-        kind: &kind,
-        operation,
-    };
+    let proposed = Proposed { view, wish, kind: &kind, operation };
     match proposed.permitted() {
         Ok(()) => {
             let overridden = proposed.needs_exception();
             let (before, after) = (arithmetic(view), arithmetic_after(view, &kind));
-            Decision::Step(Box::new(Step {
-                kind,
-                operation,
-                before,
-                after,
-                overridden,
-            }))
+            Decision::Step(Box::new(Step { kind, operation, before, after, overridden }))
         }
         Err(reason) => instead(view, wish, reason),
     }
@@ -84,10 +73,7 @@ fn instead(view: &View, wish: &Wish, reason: Reason) -> Decision {
         Code::LeaderInTheWay => {
             let elsewhere = safety::transferee(view, wish, reason.site.as_ref());
             let Some(to) = elsewhere.or_else(|| safety::transferee(view, wish, None)) else {
-                let none = Reason {
-                    code: Code::NoTransferee,
-                    ..reason
-                };
+                let none = Reason { code: Code::NoTransferee, ..reason };
                 return Decision::Wait(none.numbers(0, safety::TRANSFEREE_LAG));
             };
             Some(StepKind::MoveLeader { to: to.id })
@@ -97,27 +83,15 @@ fn instead(view: &View, wish: &Wish, reason: Reason) -> Decision {
     };
     match cure {
         Some(kind) => {
-            let operation = Operation {
-                kind: OperationKind::Backup,
-                source: None,
-                new: None,
-            };
+            let operation = Operation { kind: OperationKind::Backup, source: None, new: None };
             let operation = match kind {
-                StepKind::MoveLeader { to } => Operation {
-                    kind: OperationKind::ReplaceLive,
-                    source: view.leader,
-                    new: Some(to),
-                },
+                StepKind::MoveLeader { to } => {
+                    Operation { kind: OperationKind::ReplaceLive, source: view.leader, new: Some(to) }
+                }
                 _ => operation,
             };
             let (before, after) = (arithmetic(view), arithmetic(view));
-            Decision::Step(Box::new(Step {
-                kind,
-                operation,
-                before,
-                after,
-                overridden: false,
-            }))
+            Decision::Step(Box::new(Step { kind, operation, before, after, overridden: false }))
         }
         None if passes(reason.code) => Decision::Wait(reason),
         None => Decision::Refuse(reason),
@@ -146,10 +120,7 @@ const fn passes(code: Code) -> bool {
 fn arithmetic_after(view: &View, kind: &StepKind) -> crate::membership::quorum::Arithmetic {
     match kind {
         StepKind::Promote { member } => after(view, Some(*member), None),
-        StepKind::Remove {
-            member,
-            learner: false,
-        } => after(view, None, Some(*member)),
+        StepKind::Remove { member, learner: false } => after(view, None, Some(*member)),
         StepKind::Remove { .. }
         | StepKind::AddLearner { .. }
         | StepKind::UpdateUrl { .. }
@@ -166,60 +137,31 @@ fn activation(view: &View, wish: &Wish) -> Option<Decision> {
     let holds = |site: &SiteName| view.heard(site).is_some_and(|o| o.spec == Some(pending.digest));
     let voters = view.voters().count();
     let held = view.voters().filter(|m| m.site().is_some_and(holds)).count();
-    let sites: Vec<&SiteName> = pending
-        .sites
-        .iter()
-        .filter(|s| !pending.lost_sites.contains(s))
-        .collect();
+    let sites: Vec<&SiteName> = pending.sites.iter().filter(|s| !pending.lost_sites.contains(s)).collect();
     let agreed = sites.iter().filter(|site| holds(site)).count();
     if held < quorum(voters) || agreed * 2 <= sites.len() {
         let lagging = sites.iter().find(|site| !holds(site)).copied();
         let lagging = lagging.or_else(|| view.voters().filter_map(|m| m.site()).find(|s| !holds(s)));
-        let numbers = (
-            held.min(agreed) as u64,
-            quorum(voters).max(sites.len() / 2 + 1) as u64,
-        );
-        let reason = Reason::new(Code::ActivationPending)
-            .maybe_site(lagging)
-            .numbers(numbers.0, numbers.1);
+        let numbers = (held.min(agreed) as u64, quorum(voters).max(sites.len() / 2 + 1) as u64);
+        let reason = Reason::new(Code::ActivationPending).maybe_site(lagging).numbers(numbers.0, numbers.1);
         return Some(Decision::Wait(reason));
     }
-    let kind = StepKind::ActivateSpec {
-        generation: wish.generation.next(),
-        digest: pending.digest,
-    };
-    let operation = Operation {
-        kind: OperationKind::Activate,
-        source: None,
-        new: None,
-    };
+    let kind = StepKind::ActivateSpec { generation: wish.generation.next(), digest: pending.digest };
+    let operation = Operation { kind: OperationKind::Activate, source: None, new: None };
     Some(judge(view, wish, kind, operation))
 }
 
 /// A promoted voter whose data differ goes at once: it was empty or foreign (rule I9, backup.md 1.7).
 fn divergent(view: &View) -> Option<(StepKind, Operation)> {
     let promoted = safety::last_promoted(view)?;
-    let differs = view
-        .checks
-        .iter()
-        .any(|c| c.member == promoted && c.as_voter && !c.equal);
+    let differs = view.checks.iter().any(|c| c.member == promoted && c.as_voter && !c.equal);
     let member = view.member(promoted).filter(|m| !m.learner && differs)?;
     Some(remove(member, OperationKind::RollBack))
 }
 
 fn remove(member: &MemberView, kind: OperationKind) -> (StepKind, Operation) {
-    let step = StepKind::Remove {
-        member: member.id,
-        learner: member.learner,
-    };
-    (
-        step,
-        Operation {
-            kind,
-            source: Some(member.id),
-            new: None,
-        },
-    )
+    let step = StepKind::Remove { member: member.id, learner: member.learner };
+    (step, Operation { kind, source: Some(member.id), new: None })
 }
 
 fn goal(view: &View, wish: &Wish) -> Goal {
@@ -233,11 +175,7 @@ fn goal(view: &View, wish: &Wish) -> Goal {
         return Goal::Step(kind, operation);
     }
     let n = view.voters().count();
-    let open = || {
-        wish.slots
-            .iter()
-            .filter(|slot| !view.voters().any(|m| m.slot.as_ref() == Some(*slot)))
-    };
+    let open = || wish.slots.iter().filter(|slot| !view.voters().any(|m| m.slot.as_ref() == Some(*slot)));
     let extra = extras(view, wish).max_by_key(|m| departure_order(view, m));
     // Add before remove, but never more than one voter above the wish.
     if open().next().is_some() && n <= wish.slots.len() {
@@ -253,18 +191,8 @@ fn goal(view: &View, wish: &Wish) -> Goal {
         return Goal::Step(kind, operation);
     }
     if let Some((member, peer_url, _)) = wish.url_changes.first() {
-        let operation = Operation {
-            kind: OperationKind::ChangeUrl,
-            source: Some(*member),
-            new: None,
-        };
-        return Goal::Step(
-            StepKind::UpdateUrl {
-                member: *member,
-                peer_url: peer_url.clone(),
-            },
-            operation,
-        );
+        let operation = Operation { kind: OperationKind::ChangeUrl, source: Some(*member), new: None };
+        return Goal::Step(StepKind::UpdateUrl { member: *member, peer_url: peer_url.clone() }, operation);
     }
     Goal::Reached
 }
@@ -275,13 +203,7 @@ fn replaces(view: &View) -> bool {
 }
 
 fn last_operation(view: &View) -> Option<Operation> {
-    let held = view
-        .site(&view.me)?
-        .observation
-        .as_ref()?
-        .record
-        .intent
-        .as_ref()?;
+    let held = view.site(&view.me)?.observation.as_ref()?.record.intent.as_ref()?;
     Some(held.intent.operation)
 }
 
@@ -308,9 +230,8 @@ fn departure_order(view: &View, m: &MemberView) -> (u8, usize, bool, std::cmp::R
 fn with_learner(view: &View, wish: &Wish, learner: &MemberView) -> Goal {
     let duplicate = view.voters().any(|m| m.slot == learner.slot);
     let different = view.checks.iter().any(|c| c.member == learner.id && !c.equal);
-    let stuck = view
-        .learner
-        .is_some_and(|track| track.member == learner.id && track.stalled_ms >= STUCK_LEARNER_MS);
+    let stuck =
+        view.learner.is_some_and(|track| track.member == learner.id && track.stalled_ms >= STUCK_LEARNER_MS);
     // Its agent is heard and runs another incarnation in that slot: nobody will ever start this id.
     let orphan = learner.site().and_then(|site| view.heard(site)).is_some_and(|o| {
         o.offers
@@ -326,16 +247,10 @@ fn with_learner(view: &View, wish: &Wish, learner: &MemberView) -> Goal {
     let n = view.voters().count();
     let source = extras(view, wish).max_by_key(|m| (m.site() == learner.site(), departure_order(view, m)));
     let operation = match source {
-        Some(source) if n >= wish.slots.len() => Operation {
-            kind: OperationKind::ReplaceLive,
-            source: Some(source.id),
-            new: Some(learner.id),
-        },
-        _ => Operation {
-            kind: OperationKind::ScaleUp,
-            source: None,
-            new: Some(learner.id),
-        },
+        Some(source) if n >= wish.slots.len() => {
+            Operation { kind: OperationKind::ReplaceLive, source: Some(source.id), new: Some(learner.id) }
+        }
+        _ => Operation { kind: OperationKind::ScaleUp, source: None, new: Some(learner.id) },
     };
     Goal::Step(StepKind::Promote { member: learner.id }, operation)
 }
@@ -352,23 +267,14 @@ fn dead_voter(view: &View, wish: &Wish) -> Option<(StepKind, Operation)> {
 }
 
 fn replacement_ready(view: &View, wish: &Wish, dead: &MemberView) -> bool {
-    let free = |slot: &Slot| {
-        !view
-            .voters()
-            .any(|m| m.id != dead.id && m.slot.as_ref() == Some(slot))
-    };
-    wish.slots
-        .iter()
-        .filter(|slot| free(slot))
-        .any(|slot| offer(view, slot).is_some())
+    let free = |slot: &Slot| !view.voters().any(|m| m.id != dead.id && m.slot.as_ref() == Some(slot));
+    wish.slots.iter().filter(|slot| free(slot)).any(|slot| offer(view, slot).is_some())
 }
 
 /// The even state is left backwards when the new voter fell silent (rule I12).
 fn roll_back(view: &View) -> Option<(StepKind, Operation)> {
     let operation = last_operation(view).filter(|o| o.kind == OperationKind::ReplaceLive)?;
-    let new = view
-        .member(operation.new?)
-        .filter(|m| !m.learner && matches!(m.life, Life::Unknown(_)))?;
+    let new = view.member(operation.new?).filter(|m| !m.learner && matches!(m.life, Life::Unknown(_)))?;
     let even = view.voters().count().is_multiple_of(2);
     let others_alive = view.voters().all(|m| m.id == new.id || m.life.alive());
     (even && others_alive && view.since_change_ms >= EVEN_STATE_MS)
@@ -376,18 +282,12 @@ fn roll_back(view: &View) -> Option<(StepKind, Operation)> {
 }
 
 fn offer<'a>(view: &'a View, slot: &Slot) -> Option<&'a SlotOffer> {
-    view.heard(&slot.site)?
-        .offers
-        .iter()
-        .find(|offer| offer.slot == *slot)
+    view.heard(&slot.site)?.offers.iter().find(|offer| offer.slot == *slot)
 }
 
 /// Adds a learner for an open slot; in the same site as the voter that will go, if there is one.
 fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal {
-    let open = wish
-        .slots
-        .iter()
-        .filter(|slot| !view.voters().any(|m| m.slot.as_ref() == Some(*slot)));
+    let open = wish.slots.iter().filter(|slot| !view.voters().any(|m| m.slot.as_ref() == Some(*slot)));
     let resting = |slot: &Slot| view.backing_off.iter().find(|(s, _)| s == slot);
     let near = |slot: &Slot| extra.and_then(|m| m.site()) == Some(&slot.site);
     let best = open.min_by_key(|slot| {
@@ -402,26 +302,13 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
         return Goal::Wait(Reason::new(Code::TooSoon).site(&slot.site).numbers(0, *ms));
     }
     let operation = match extra {
-        Some(extra) if n == wish.slots.len() => Operation {
-            kind: OperationKind::ReplaceLive,
-            source: Some(extra.id),
-            new: None,
-        },
-        _ => Operation {
-            kind: OperationKind::ScaleUp,
-            source: None,
-            new: None,
-        },
+        Some(extra) if n == wish.slots.len() => {
+            Operation { kind: OperationKind::ReplaceLive, source: Some(extra.id), new: None }
+        }
+        _ => Operation { kind: OperationKind::ScaleUp, source: None, new: None },
     };
     let (peer_url, incarnation) = (offer.peer_url.clone(), offer.incarnation);
-    Goal::Step(
-        StepKind::AddLearner {
-            slot: slot.clone(),
-            peer_url,
-            incarnation,
-        },
-        operation,
-    )
+    Goal::Step(StepKind::AddLearner { slot: slot.clone(), peer_url, incarnation }, operation)
 }
 
 /// One line of a plan.
@@ -449,10 +336,7 @@ pub fn plan(view: &View, wish: &Wish) -> (Vec<Planned>, Decision) {
         match next(&model, &wish) {
             Decision::Step(step) if steps.len() < MAX_STEPS => {
                 apply(&mut model, &mut wish, &step);
-                steps.push(Planned {
-                    step: *step,
-                    waits: first_wait.take(),
-                });
+                steps.push(Planned { step: *step, waits: first_wait.take() });
             }
             end => return (steps, end),
         }
@@ -482,31 +366,18 @@ fn settle(model: &mut View) {
     }
     let voters: Vec<(MemberId, bool)> = model.members.iter().map(|m| (m.id, m.learner)).collect();
     for (member, learner) in voters {
-        if !model
-            .checks
-            .iter()
-            .any(|c| c.member == member && c.as_voter != learner)
-        {
-            model.checks.push(DataCheck {
-                member,
-                revision: Revision(1),
-                equal: true,
-                as_voter: !learner,
-            });
+        if !model.checks.iter().any(|c| c.member == member && c.as_voter != learner) {
+            model.checks.push(DataCheck { member, revision: Revision(1), equal: true, as_voter: !learner });
         }
         let linked = model.members.iter().map(|m| m.id).collect::<Vec<_>>();
         complete_rows(model, &linked);
     }
-    model.learner = model
-        .members
-        .iter()
-        .find(|m| m.learner && m.life.alive())
-        .map(|m| LearnerTrack {
-            member: m.id,
-            good_samples: safety::GOOD_SAMPLES,
-            good_ms: safety::PROVEN_MS,
-            stalled_ms: 0,
-        });
+    model.learner = model.members.iter().find(|m| m.learner && m.life.alive()).map(|m| LearnerTrack {
+        member: m.id,
+        good_samples: safety::GOOD_SAMPLES,
+        good_ms: safety::PROVEN_MS,
+        stalled_ms: 0,
+    });
 }
 
 fn complete_rows(model: &mut View, members: &[MemberId]) {
@@ -518,12 +389,7 @@ fn complete_rows(model: &mut View, members: &[MemberId]) {
         };
         for member in members {
             if observation.link(*member).is_none() {
-                let link = Link {
-                    member: *member,
-                    misses: 0,
-                    good_ms: safety::PROVEN_MS,
-                    rtt_us: 1,
-                };
+                let link = Link { member: *member, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1 };
                 Arc::make_mut(observation).links.push(link);
             }
         }
@@ -534,20 +400,8 @@ fn complete_rows(model: &mut View, members: &[MemberId]) {
 fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
     use std::sync::Arc;
     match &step.kind {
-        StepKind::AddLearner {
-            slot,
-            peer_url,
-            incarnation,
-        } => {
-            let id = MemberId(
-                model
-                    .members
-                    .iter()
-                    .map(|m| m.id.0)
-                    .max()
-                    .unwrap_or(0)
-                    .wrapping_add(1),
-            );
+        StepKind::AddLearner { slot, peer_url, incarnation } => {
+            let id = MemberId(model.members.iter().map(|m| m.id.0).max().unwrap_or(0).wrapping_add(1));
             model.members.push(MemberView {
                 id,
                 peer_url: peer_url.clone(),
@@ -614,11 +468,8 @@ fn remember(model: &mut View, step: &Step) {
     let Some(list) = model.list.as_ref().map(MemberList::digest) else {
         return;
     };
-    let Some(observation) = model
-        .sites
-        .iter_mut()
-        .find(|s| s.name == me)
-        .and_then(|s| s.observation.as_mut())
+    let Some(observation) =
+        model.sites.iter_mut().find(|s| s.name == me).and_then(|s| s.observation.as_mut())
     else {
         return;
     };
@@ -638,23 +489,13 @@ fn remember(model: &mut View, step: &Step) {
         lost_members: Vec::new(),
         spec: None,
     };
-    let held = HeldIntent {
-        intent: Arc::new(intent),
-        state: IntentState::Applied,
-        sent_by_me: false,
-    };
+    let held = HeldIntent { intent: Arc::new(intent), state: IntentState::Applied, sent_by_me: false };
     Arc::make_mut(&mut Arc::make_mut(observation).record).intent = Some(Arc::new(held));
 }
 
 /// What rules say of a step that nobody planned; used for `quorate plan --try` and to test the rules.
 pub fn judge_step(view: &View, wish: &Wish, kind: &StepKind, operation: Operation) -> Result<(), Reason> {
-    Proposed {
-        view,
-        wish,
-        kind,
-        operation,
-    }
-    .permitted()
+    Proposed { view, wish, kind, operation }.permitted()
 }
 
 /// Whether a refusal of this rule can be set aside by a person (safety.md 3).

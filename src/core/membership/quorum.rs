@@ -25,11 +25,7 @@ pub struct Arithmetic {
 impl Arithmetic {
     /// For n voters of which some are alive.
     pub const fn new(voters: usize, alive: usize) -> Self {
-        Self {
-            voters,
-            alive,
-            quorum: quorum(voters),
-        }
+        Self { voters, alive, quorum: quorum(voters) }
     }
 
     /// alive − q(n); negative means quorum lost.
@@ -41,14 +37,7 @@ impl Arithmetic {
 
 impl std::fmt::Display for Arithmetic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}/{} alive, quorum {}, margin {}",
-            self.alive,
-            self.voters,
-            self.quorum,
-            self.margin()
-        )
+        write!(f, "{}/{} alive, quorum {}, margin {}", self.alive, self.voters, self.quorum, self.margin())
     }
 }
 
@@ -97,10 +86,7 @@ pub fn at_risk(view: &View, zones: bool) -> Vec<(Domain, usize)> {
     let mut domains: Vec<(Domain, usize)> = Vec::new();
     for member in view.voters().filter(|m| m.life.alive()) {
         let Some(slot) = &member.slot else { continue };
-        let domain = Domain {
-            site: slot.site.clone(),
-            zone: zones.then(|| slot.zone.clone()),
-        };
+        let domain = Domain { site: slot.site.clone(), zone: zones.then(|| slot.zone.clone()) };
         match domains.iter_mut().find(|(d, _)| *d == domain) {
             Some((_, alive)) => *alive += 1,
             None => domains.push((domain, 1)),
@@ -122,10 +108,7 @@ pub fn concentration<'a>(
     for member in voters.clone() {
         let Some(slot) = &member.slot else { continue };
         let same = |other: &&MemberView| {
-            other
-                .slot
-                .as_ref()
-                .is_some_and(|s| s.site == slot.site && (!zones || s.zone == slot.zone))
+            other.slot.as_ref().is_some_and(|s| s.site == slot.site && (!zones || s.zone == slot.zone))
         };
         let weight = voters.clone().filter(same).count();
         if weight > worst.0 {

@@ -71,11 +71,7 @@ impl Proposed<'_> {
 
     /// A person may set aside I3, I13 and I17 for one operation.
     fn overridable(self, rule: Rule, verdict: Verdict) -> Verdict {
-        if verdict.is_err() && self.exempt(rule) {
-            Ok(())
-        } else {
-            verdict
-        }
+        if verdict.is_err() && self.exempt(rule) { Ok(()) } else { verdict }
     }
 
     /// Whether the exception in the CR names this rule and this operation.
@@ -103,9 +99,7 @@ impl Proposed<'_> {
 /// I1: at most one open intent, at most one learner.
 pub fn i1_single_flight(p: Proposed<'_>) -> Verdict {
     if let Some((site, held)) = &p.view.open {
-        return Err(Reason::new(Code::IntentUnresolved)
-            .site(site)
-            .numbers(held.intent.seq.0, 0));
+        return Err(Reason::new(Code::IntentUnresolved).site(site).numbers(held.intent.seq.0, 0));
     }
     if let (StepKind::AddLearner { .. }, Some(learner)) = (p.kind, p.view.learners().next()) {
         return Err(about(Code::LearnerPresent, learner));
@@ -117,10 +111,7 @@ pub fn i1_single_flight(p: Proposed<'_>) -> Verdict {
 pub fn i2_new_quorum_first(p: Proposed<'_>) -> Verdict {
     let then = match p.kind {
         StepKind::Promote { member } => after(p.view, Some(*member), None),
-        StepKind::Remove {
-            member,
-            learner: false,
-        } => after(p.view, None, Some(*member)),
+        StepKind::Remove { member, learner: false } => after(p.view, None, Some(*member)),
         StepKind::Remove { learner: true, .. } => return Ok(()), // margin-neutral and always allowed (safety.md 6)
         StepKind::AddLearner { .. }
         | StepKind::UpdateUrl { .. }
@@ -142,11 +133,7 @@ pub fn i2_new_quorum_first(p: Proposed<'_>) -> Verdict {
 /// I3: a voter is removed only (a) with all others alive and room left, (b) when it is proven dead, or (c) as I12's
 /// roll-back.
 pub fn i3_no_healthy_removal_while_degraded(p: Proposed<'_>) -> Verdict {
-    let StepKind::Remove {
-        member,
-        learner: false,
-    } = p.kind
-    else {
+    let StepKind::Remove { member, learner: false } = p.kind else {
         return Ok(());
     };
     let Some(m) = p.view.member(*member) else {
@@ -156,10 +143,7 @@ pub fn i3_no_healthy_removal_while_degraded(p: Proposed<'_>) -> Verdict {
         return Ok(());
     }
     let then = after(p.view, None, Some(m.id));
-    let missing = p
-        .view
-        .voters()
-        .find(|other| other.id != m.id && !other.life.alive());
+    let missing = p.view.voters().find(|other| other.id != m.id && !other.life.alive());
     if let Some(other) = missing {
         return Err(about(Code::RemovalWhileDegraded, other).numbers(then.alive as u64, then.voters as u64));
     }
@@ -188,10 +172,7 @@ fn single_voter_wanted(wish: &Wish) -> bool {
 pub fn i4_domain_bound(p: Proposed<'_>) -> Verdict {
     let (joins, leaves) = match p.kind {
         StepKind::Promote { member } => (Some(*member), None),
-        StepKind::Remove {
-            member,
-            learner: false,
-        } => (None, Some(*member)),
+        StepKind::Remove { member, learner: false } => (None, Some(*member)),
         StepKind::Remove { learner: true, .. }
         | StepKind::AddLearner { .. }
         | StepKind::UpdateUrl { .. }
@@ -199,27 +180,20 @@ pub fn i4_domain_bound(p: Proposed<'_>) -> Verdict {
         | StepKind::ActivateSpec { .. }
         | StepKind::Snapshot => return Ok(()),
     };
-    let dead = leaves
-        .and_then(|id| p.view.member(id))
-        .is_some_and(|m| m.life.dead());
+    let dead = leaves.and_then(|id| p.view.member(id)).is_some_and(|m| m.life.dead());
     for zones in [false, true] {
         let Some(goal) = wished_concentration(p.wish, zones) else {
             continue;
         };
-        let then = p
-            .view
-            .members
-            .iter()
-            .filter(|m| (!m.learner || Some(m.id) == joins) && Some(m.id) != leaves);
+        let then =
+            p.view.members.iter().filter(|m| (!m.learner || Some(m.id) == joins) && Some(m.id) != leaves);
         let even = i64::from(then.clone().count() % 2 == 0);
         let (now, _) = concentration(&p.view.voters(), zones);
         let (next, worst) = concentration(&then, zones);
         // A dead voter weighs in no quorum: taking it out changes numbers, not what a loss can do.
         if next > now.max(0).max(goal) + even && !dead {
             let holds = u64::try_from(next).unwrap_or(0);
-            return Err(Reason::new(Code::DomainBound)
-                .maybe_site(worst.as_ref())
-                .numbers(holds, 0));
+            return Err(Reason::new(Code::DomainBound).maybe_site(worst.as_ref()).numbers(holds, 0));
         }
     }
     Ok(())
@@ -229,48 +203,27 @@ pub fn i4_domain_bound(p: Proposed<'_>) -> Verdict {
 fn wished_concentration(wish: &Wish, zones: bool) -> Option<i64> {
     let same = |a: &crate::id::Slot, b: &crate::id::Slot| a.site == b.site && (!zones || a.zone == b.zone);
     let first = |i: usize, slot: &crate::id::Slot| !wish.slots.iter().take(i).any(|other| same(other, slot));
-    let domains = wish
-        .slots
-        .iter()
-        .enumerate()
-        .filter(|(i, slot)| first(*i, slot))
-        .count();
+    let domains = wish.slots.iter().enumerate().filter(|(i, slot)| first(*i, slot)).count();
     if domains < 3 {
         return None;
     }
-    let heaviest = wish
-        .slots
-        .iter()
-        .map(|slot| wish.slots.iter().filter(|o| same(o, slot)).count())
-        .max()?;
+    let heaviest = wish.slots.iter().map(|slot| wish.slots.iter().filter(|o| same(o, slot)).count()).max()?;
     let spare = wish.slots.len() - quorum(wish.slots.len());
-    i64::try_from(heaviest)
-        .ok()
-        .zip(i64::try_from(spare).ok())
-        .map(|(heaviest, spare)| heaviest - spare)
+    i64::try_from(heaviest).ok().zip(i64::try_from(spare).ok()).map(|(heaviest, spare)| heaviest - spare)
 }
 
 /// I6: a freed URL rests, and a removed id never comes back.
 pub fn i6_no_id_reuse(p: Proposed<'_>) -> Verdict {
-    let rest = |url: &PeerUrl| {
-        p.view
-            .freed
-            .iter()
-            .find(|(freed, age)| freed == url && *age < URL_REST_MS)
-    };
+    let rest = |url: &PeerUrl| p.view.freed.iter().find(|(freed, age)| freed == url && *age < URL_REST_MS);
     match p.kind {
         StepKind::AddLearner { slot, peer_url, .. } => match rest(peer_url) {
-            Some((_, age)) => Err(Reason::new(Code::UrlTooFresh)
-                .site(&slot.site)
-                .numbers(*age, URL_REST_MS)),
+            Some((_, age)) => Err(Reason::new(Code::UrlTooFresh).site(&slot.site).numbers(*age, URL_REST_MS)),
             None => Ok(()),
         },
         StepKind::Promote { member } | StepKind::UpdateUrl { member, .. }
             if p.view.removed.contains(member) =>
         {
-            Err(Reason::new(Code::IdRemoved)
-                .member(*member)
-                .maybe_site(p.view.site_of(*member)))
+            Err(Reason::new(Code::IdRemoved).member(*member).maybe_site(p.view.site_of(*member)))
         }
         StepKind::Promote { .. }
         | StepKind::UpdateUrl { .. }
@@ -291,11 +244,7 @@ pub fn i8_only_the_executor(view: &View) -> Verdict {
     };
     let site = view.site_of(leader);
     let heard = site.is_some_and(|site| view.heard(site).is_some());
-    let code = if heard {
-        Code::NotExecutor
-    } else {
-        Code::ExecutorUnavailable
-    };
+    let code = if heard { Code::NotExecutor } else { Code::ExecutorUnavailable };
     Err(Reason::new(code).member(leader).maybe_site(site))
 }
 
@@ -330,12 +279,7 @@ pub fn i9_promotable(p: Proposed<'_>) -> Verdict {
     if !p.view.checks.iter().any(|c| c.member == l.id && c.equal) {
         return Err(about(Code::LearnerDataUnproven, l));
     }
-    let oldest = p
-        .view
-        .voters()
-        .filter_map(|m| m.version)
-        .map(|v| (v.major, v.minor))
-        .min();
+    let oldest = p.view.voters().filter_map(|m| m.version).map(|v| (v.major, v.minor)).min();
     if l.version.map(|v| (v.major, v.minor)) < oldest {
         return Err(about(Code::LearnerTooOld, l));
     }
@@ -351,10 +295,11 @@ pub fn i10_leader_out_of_the_way(p: Proposed<'_>) -> Verdict {
         return Ok(());
     };
     match p.kind {
-        StepKind::Remove {
-            member,
-            learner: false,
-        } if *member == leader.id && p.view.voters().count() > 1 => Err(about(Code::LeaderInTheWay, leader)),
+        StepKind::Remove { member, learner: false }
+            if *member == leader.id && p.view.voters().count() > 1 =>
+        {
+            Err(about(Code::LeaderInTheWay, leader))
+        }
         StepKind::Promote { member } if doubles_leaders_domain(p, *member, leader) => {
             Err(about(Code::LeaderInTheWay, leader))
         }
@@ -455,16 +400,11 @@ fn way_out_after_promotion(p: Proposed<'_>, joins: MemberId) -> Verdict {
     }
     // The way out is the next slot: its agent is heard and offers it.
     let taken = |slot: &crate::id::Slot| {
-        p.view
-            .members
-            .iter()
-            .any(|m| m.slot.as_ref() == Some(slot) && (!m.learner || m.id == joins))
+        p.view.members.iter().any(|m| m.slot.as_ref() == Some(slot) && (!m.learner || m.id == joins))
     };
     let open = p.wish.slots.iter().filter(|slot| !taken(slot));
     let ready = |slot: &&crate::id::Slot| {
-        p.view
-            .heard(&slot.site)
-            .is_some_and(|o| o.offers.iter().any(|offer| offer.slot == **slot))
+        p.view.heard(&slot.site).is_some_and(|o| o.offers.iter().any(|offer| offer.slot == **slot))
     };
     let mut open = open.peekable();
     let Some(first) = open.peek().copied() else {
@@ -487,10 +427,8 @@ pub fn i13_freeze(view: &View, wish: &Wish) -> Verdict {
     if view.leader_changes >= 2 {
         return Err(Reason::new(Code::LeaderUnstable).numbers(u64::from(view.leader_changes), 1));
     }
-    if let Some(site) = view
-        .sites
-        .iter()
-        .find(|s| s.heard() && s.observation.as_ref().is_some_and(|o| o.maintenance))
+    if let Some(site) =
+        view.sites.iter().find(|s| s.heard() && s.observation.as_ref().is_some_and(|o| o.maintenance))
     {
         return Err(Reason::new(Code::MaintenanceRunning).site(&site.name));
     }
@@ -513,11 +451,7 @@ fn mixed_versions(view: &View) -> Option<&MemberView> {
 pub fn i13_spec_drift(view: &View, wish: &Wish) -> Verdict {
     let in_wish = |name: &SiteName| wish.slots.iter().any(|slot| slot.site == *name);
     let mut first = None;
-    for site in view
-        .sites
-        .iter()
-        .filter(|s| s.heard() && (in_wish(&s.name) || s.name == view.me))
-    {
+    for site in view.sites.iter().filter(|s| s.heard() && (in_wish(&s.name) || s.name == view.me)) {
         let Some(observation) = &site.observation else {
             continue;
         };
@@ -538,10 +472,9 @@ fn fresh_matrix(view: &View) -> Verdict {
         let Some(site) = voter.site() else { continue };
         let row = view.site(site);
         let age = row.and_then(|s| s.age_ms).unwrap_or(u64::MAX);
-        let complete = row.and_then(|s| s.observation.as_ref()).is_some_and(|o| {
-            view.voters()
-                .all(|other| other.id == voter.id || o.link(other.id).is_some())
-        });
+        let complete = row
+            .and_then(|s| s.observation.as_ref())
+            .is_some_and(|o| view.voters().all(|other| other.id == voter.id || o.link(other.id).is_some()));
         if age >= crate::federation::view::HEARD_MS || !complete {
             return Err(about(Code::MatrixStale, voter).numbers(age, crate::federation::view::HEARD_MS));
         }
@@ -563,22 +496,14 @@ pub fn i15_settled(view: &View) -> Verdict {
             return Err(about(Code::PromotionNotSettled, voter));
         }
     }
-    let divergent = view
-        .checks
-        .iter()
-        .find(|c| !c.equal && view.member(c.member).is_some_and(|m| !m.learner));
+    let divergent =
+        view.checks.iter().find(|c| !c.equal && view.member(c.member).is_some_and(|m| !m.learner));
     if let Some(m) = divergent.and_then(|c| view.member(c.member)) {
         return Err(about(Code::DivergentData, m));
     }
-    let promoted = last_promoted(view)
-        .and_then(|id| view.member(id))
-        .filter(|m| !m.learner && m.life.alive());
-    match promoted.filter(|m| {
-        !view
-            .checks
-            .iter()
-            .any(|c| c.member == m.id && c.as_voter && c.equal)
-    }) {
+    let promoted =
+        last_promoted(view).and_then(|id| view.member(id)).filter(|m| !m.learner && m.life.alive());
+    match promoted.filter(|m| !view.checks.iter().any(|c| c.member == m.id && c.as_voter && c.equal)) {
         Some(uncompared) => Err(about(Code::NotSettled, uncompared)),
         None => Ok(()),
     }
@@ -586,13 +511,7 @@ pub fn i15_settled(view: &View) -> Verdict {
 
 /// The member of the last step, if that was a promotion; from the own record.
 pub fn last_promoted(view: &View) -> Option<MemberId> {
-    let held = view
-        .site(&view.me)?
-        .observation
-        .as_ref()?
-        .record
-        .intent
-        .as_ref()?;
+    let held = view.site(&view.me)?.observation.as_ref()?.record.intent.as_ref()?;
     match &held.intent.kind {
         IntentKind::Promote { member } if held.state == IntentState::Applied => Some(*member),
         IntentKind::Promote { .. }
@@ -615,23 +534,11 @@ pub fn i16_updates_are_for_voters(p: Proposed<'_>) -> Verdict {
     if m.learner {
         return Err(about(Code::UpdateOfLearner, m));
     }
-    let others_alive = p
-        .view
-        .voters()
-        .filter(|other| other.id != m.id)
-        .all(|other| other.life.alive());
-    let proven = p
-        .wish
-        .url_changes
-        .iter()
-        .any(|(id, url, good)| *id == m.id && url == peer_url && *good);
+    let others_alive = p.view.voters().filter(|other| other.id != m.id).all(|other| other.life.alive());
+    let proven = p.wish.url_changes.iter().any(|(id, url, good)| *id == m.id && url == peer_url && *good);
     let now = arithmetic(p.view);
     let room = !m.life.alive() || now.voters < 3 || now.margin() >= 1;
-    if others_alive && proven && room {
-        Ok(())
-    } else {
-        Err(about(Code::UpdateUnproven, m))
-    }
+    if others_alive && proven && room { Ok(()) } else { Err(about(Code::UpdateUnproven, m)) }
 }
 
 /// I17: a verified backup young enough before a voter goes; off when no backup target is declared.
@@ -639,13 +546,8 @@ pub fn i17_backup_first(p: Proposed<'_>) -> Verdict {
     let (Some(limit), Some(_)) = (p.wish.max_backup_age_s, p.removed_voter()) else {
         return Ok(());
     };
-    let youngest = p
-        .view
-        .sites
-        .iter()
-        .filter(|s| s.heard())
-        .filter_map(|s| s.observation.as_ref()?.backup_age_s)
-        .min();
+    let youngest =
+        p.view.sites.iter().filter(|s| s.heard()).filter_map(|s| s.observation.as_ref()?.backup_age_s).min();
     match youngest {
         Some(age) if age <= limit => Ok(()),
         age => Err(Reason::new(Code::BackupTooOld).numbers(age.unwrap_or(u64::MAX), limit)),

@@ -58,31 +58,15 @@ pub(super) struct Story {
 }
 
 fn slot(text: &str) -> Slot {
-    let (place, ordinal) = text
-        .rsplit_once('-')
-        .filter(|(_, n)| n.parse::<u32>().is_ok())
-        .unwrap_or((text, "0"));
+    let (place, ordinal) =
+        text.rsplit_once('-').filter(|(_, n)| n.parse::<u32>().is_ok()).unwrap_or((text, "0"));
     let (site, zone) = place.split_once('/').unwrap_or((place, ""));
-    let zone = if zone.is_empty() {
-        default_zone()
-    } else {
-        ZoneName::new(zone).unwrap()
-    };
-    Slot {
-        site: SiteName::new(site).unwrap(),
-        zone,
-        ordinal: ordinal.parse().unwrap(),
-    }
+    let zone = if zone.is_empty() { default_zone() } else { ZoneName::new(zone).unwrap() };
+    Slot { site: SiteName::new(site).unwrap(), zone, ordinal: ordinal.parse().unwrap() }
 }
 
 fn url(slot: &Slot) -> PeerUrl {
-    PeerUrl(
-        format!(
-            "https://main-{0}-{1}.{0}.quorate.test:2380",
-            slot.site, slot.ordinal
-        )
-        .into(),
-    )
+    PeerUrl(format!("https://main-{0}-{1}.{0}.quorate.test:2380", slot.site, slot.ordinal).into())
 }
 
 impl Story {
@@ -103,11 +87,7 @@ impl Story {
             backup: None,
             pending: None,
         };
-        for line in text
-            .lines()
-            .map(str::trim)
-            .filter(|l| !l.is_empty() && !l.starts_with('#'))
-        {
+        for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let mut words = line.split_whitespace();
             let verb = words.next().unwrap();
             let rest: Vec<&str> = words.collect();
@@ -134,11 +114,7 @@ impl Story {
             "pending" => self.pending = Some(sites()),
             "override" => {
                 let rule = Rule::ALL.into_iter().find(|r| r.to_string() == rest[0]).unwrap();
-                self.exception = Some(Override {
-                    rule,
-                    operation: rest[1].to_owned(),
-                    by: "ann".to_owned(),
-                });
+                self.exception = Some(Override { rule, operation: rest[1].to_owned(), by: "ann".to_owned() });
             }
             other => panic!("unknown fact {other:?}"),
         }
@@ -194,10 +170,7 @@ impl Story {
 
     fn sites(&self) -> BTreeSet<SiteName> {
         let actors = self.actors.iter().map(|a| a.slot.site.clone());
-        actors
-            .chain(self.wish.iter().map(|s| s.site.clone()))
-            .chain(self.silent.iter().cloned())
-            .collect()
+        actors.chain(self.wish.iter().map(|s| s.site.clone())).chain(self.silent.iter().cloned()).collect()
     }
 
     fn me(&self) -> SiteName {
@@ -217,12 +190,7 @@ impl Story {
         o.spec = Some(Digest([u8::from(self.drifted.contains(site)); 32]));
         o.backup_age_s = self.backup.and_then(|(_, age)| age);
         for actor in &self.actors {
-            o.links.push(Link {
-                member: actor.id,
-                misses: 0,
-                good_ms: 10_000,
-                rtt_us: 100,
-            });
+            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us: 100 });
             if actor.slot.site != *site {
                 continue;
             }
@@ -230,11 +198,7 @@ impl Story {
             o.members.push(LocalMember {
                 slot: actor.slot.clone(),
                 incarnation: IncarnationId(u128::from(actor.id.0)),
-                state: if dead {
-                    IncarnationState::Lost
-                } else {
-                    IncarnationState::Voter
-                },
+                state: if dead { IncarnationState::Lost } else { IncarnationState::Voter },
                 member: Some(actor.id),
                 peer_url: url(&actor.slot),
                 process: Process::Running,
@@ -253,11 +217,7 @@ impl Story {
         }
         let offers = self.offers.iter().filter(|s| s.site == *site);
         o.offers = offers
-            .map(|s| SlotOffer {
-                slot: s.clone(),
-                peer_url: url(s),
-                incarnation: IncarnationId(99),
-            })
+            .map(|s| SlotOffer { slot: s.clone(), peer_url: url(s), incarnation: IncarnationId(99) })
             .collect();
         o
     }
@@ -272,11 +232,7 @@ impl Story {
             applied: Index(COMMIT.0 - actor.lag),
             revision: Revision(7),
             db_size: 20_480,
-            version: Version {
-                major: 3,
-                minor: actor.minor,
-                patch: 16,
-            },
+            version: Version { major: 3, minor: actor.minor, patch: 16 },
             learner: actor.learner,
             alarm: actor.alarm,
             faulty: false,
@@ -288,12 +244,7 @@ impl Story {
 
     fn checks(&self) -> Vec<DataCheck> {
         let check = |a: &Actor| {
-            Some(DataCheck {
-                member: a.id,
-                revision: Revision(7),
-                equal: a.equal?,
-                as_voter: !a.learner,
-            })
+            Some(DataCheck { member: a.id, revision: Revision(7), equal: a.equal?, as_voter: !a.learner })
         };
         self.actors.iter().filter_map(check).collect()
     }
@@ -308,22 +259,14 @@ impl Story {
             slot: Some(a.slot.clone()),
             learner: a.learner,
             named: true,
-            life: if self.lost.contains(&a.id) {
-                Life::DeadDeclared
-            } else {
-                a.life
-            },
+            life: if self.lost.contains(&a.id) { Life::DeadDeclared } else { a.life },
             lag: a.life.alive().then_some(a.lag),
             list: a.life.alive().then_some(digest),
             says_learner: a.life.alive().then_some(a.learner),
             ready: a.life.alive(),
             alarm: a.alarm,
             downgrading: false,
-            version: a.life.alive().then_some(Version {
-                major: 3,
-                minor: a.minor,
-                patch: 16,
-            }),
+            version: a.life.alive().then_some(Version { major: 3, minor: a.minor, patch: 16 }),
             certificates_good: true,
             incarnation: None,
             linked_ms: if a.life.alive() { 10_000 } else { 0 },
@@ -374,14 +317,11 @@ impl Story {
             lost_members: self.lost.clone(),
             exception: self.exception.clone(),
             max_backup_age_s: self.backup.map(|(limit, _)| limit),
-            pending: self
-                .pending
-                .clone()
-                .map(|sites| crate::federation::view::Pending {
-                    digest: Digest([0; 32]),
-                    sites,
-                    lost_sites: Vec::new(),
-                }),
+            pending: self.pending.clone().map(|sites| crate::federation::view::Pending {
+                digest: Digest([0; 32]),
+                sites,
+                lost_sites: Vec::new(),
+            }),
             url_changes: Vec::new(),
             deadline_ms: 7_000,
         }
@@ -390,10 +330,7 @@ impl Story {
     /// The raw observations that the independent check reads.
     pub(super) fn raw(&self) -> Vec<(SiteName, Heard)> {
         let heard = |name: SiteName| {
-            let heard = Heard {
-                observation: Arc::new(self.observation(&name)),
-                age_ms: self.age(&name),
-            };
+            let heard = Heard { observation: Arc::new(self.observation(&name)), age_ms: self.age(&name) };
             (name, heard)
         };
         self.sites().into_iter().map(heard).collect()
@@ -449,10 +386,7 @@ fn answer(story: &Story, command: &str) -> String {
 #[test]
 fn stories_end_as_written() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
-    let mut files: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .collect();
+    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 8, "stories are missing in {dir}");
     let update = std::env::var_os("UPDATE_SCENARIOS").is_some();
@@ -476,8 +410,5 @@ fn stories_end_as_written() {
             writeln!(failures, "{}:\n{written}", file.display()).unwrap();
         }
     }
-    assert!(
-        failures.is_empty(),
-        "answers differ; run with UPDATE_SCENARIOS=1 and review:\n{failures}"
-    );
+    assert!(failures.is_empty(), "answers differ; run with UPDATE_SCENARIOS=1 and review:\n{failures}");
 }

@@ -95,15 +95,9 @@ impl StepKind {
     /// The intent that carries it; none for steps without one.
     pub fn intent(&self) -> Option<IntentKind> {
         Some(match self.clone() {
-            Self::AddLearner {
-                slot,
-                peer_url,
-                incarnation,
-            } => IntentKind::AddLearner {
-                slot,
-                peer_url,
-                incarnation,
-            },
+            Self::AddLearner { slot, peer_url, incarnation } => {
+                IntentKind::AddLearner { slot, peer_url, incarnation }
+            }
             Self::Promote { member } => IntentKind::Promote { member },
             Self::Remove { member, learner } => IntentKind::Remove { member, learner },
             Self::UpdateUrl { member, peer_url } => IntentKind::UpdateUrl { member, peer_url },
@@ -115,15 +109,9 @@ impl StepKind {
     /// The step that would carry an open intent out again; none for those without an RPC.
     pub fn again(intent: &IntentKind) -> Option<Self> {
         Some(match intent.clone() {
-            IntentKind::AddLearner {
-                slot,
-                peer_url,
-                incarnation,
-            } => Self::AddLearner {
-                slot,
-                peer_url,
-                incarnation,
-            },
+            IntentKind::AddLearner { slot, peer_url, incarnation } => {
+                Self::AddLearner { slot, peer_url, incarnation }
+            }
             IntentKind::Promote { member } => Self::Promote { member },
             IntentKind::Remove { member, learner } => Self::Remove { member, learner },
             IntentKind::UpdateUrl { member, peer_url } => Self::UpdateUrl { member, peer_url },
@@ -167,11 +155,7 @@ pub struct Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} [{} -> {}] ({})",
-            self.kind, self.before, self.after, self.operation
-        )
+        write!(f, "{} [{} -> {}] ({})", self.kind, self.before, self.after, self.operation)
     }
 }
 

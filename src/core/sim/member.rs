@@ -1,7 +1,5 @@
 //! The supervisors: the guard decides, etcd starts or does not.
 
-use std::sync::Arc;
-
 use super::etcd::{At, Cluster};
 use super::rng::Rng;
 use super::world::{Event, World};
@@ -44,6 +42,11 @@ impl World {
         let running = self.node(s, v).is_some_and(|n| n.running);
         let volume = &mut self.sites[s].volumes[v];
         if !volume.supervised {
+            return;
+        }
+        if volume.held_until > self.now {
+            let rest = volume.held_until - self.now;
+            self.schedule(rest, Event::Supervise(s, v));
             return;
         }
         if running {
@@ -225,7 +228,4 @@ impl World {
         }
     }
 
-    pub(super) fn shared<T>(value: T) -> Arc<T> {
-        Arc::new(value)
-    }
 }

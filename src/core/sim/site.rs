@@ -67,6 +67,8 @@ pub struct Volume {
     pub archived: usize,
     /// Starts of etcd.
     pub starts: u64,
+    /// The machine is off: nothing starts before.
+    pub held_until: u64,
 }
 
 impl Volume {
@@ -83,6 +85,7 @@ impl Volume {
             outside: None,
             archived: 0,
             starts: 0,
+            held_until: 0,
         }
     }
 

@@ -88,21 +88,12 @@ impl Conf {
         let (voters, all) = (bits(false), bits(true));
         let pairs = members.iter().map(|(at, m)| (*at, m.learner)).collect();
         let list = MemberList::new(members.into_iter().map(|(_, m)| m).collect());
-        Self {
-            members: pairs,
-            gone,
-            list,
-            voters,
-            all,
-        }
+        Self { members: pairs, gone, list, voters, all }
     }
 
     /// Numbers of the voters.
     pub fn voters(&self) -> impl Iterator<Item = At> + Clone + '_ {
-        self.members
-            .iter()
-            .filter(|(_, learner)| !learner)
-            .map(|(at, _)| *at)
+        self.members.iter().filter(|(_, learner)| !learner).map(|(at, _)| *at)
     }
 
     /// How many voters.
@@ -282,19 +273,13 @@ impl Cluster {
         let listed = |(at, (url, ..)): (At, &(PeerUrl, SmolStr, usize))| {
             (
                 at,
-                ListedMember {
-                    id: id(url),
-                    name: SmolStr::default(),
-                    peer_url: url.clone(),
-                    learner: false,
-                },
+                ListedMember { id: id(url), name: SmolStr::default(), peer_url: url.clone(), learner: false },
             )
         };
         let mut listed: Vec<_> = members.iter().enumerate().map(listed).collect();
         listed.sort_by_key(|(_, member)| member.id);
-        let cluster = listed.iter().fold(token, |all, (_, m)| {
-            hash(&[&all.to_be_bytes(), &m.id.0.to_be_bytes()])
-        });
+        let cluster =
+            listed.iter().fold(token, |all, (_, m)| hash(&[&all.to_be_bytes(), &m.id.0.to_be_bytes()]));
         let birth = Arc::new(Conf::new(listed, BTreeSet::new()));
         let mut cluster = Self {
             id: ClusterId(cluster),
@@ -464,11 +449,7 @@ impl Cluster {
         };
         from.running
             && to.running
-            && (from.site == to.site
-                || self
-                    .cut
-                    .get(from.site)
-                    .is_none_or(|bits| bits & (1 << to.site) == 0))
+            && (from.site == to.site || self.cut.get(from.site).is_none_or(|bits| bits & (1 << to.site) == 0))
             && !to.conf.gone.contains(&from.id)
     }
 
@@ -519,10 +500,7 @@ impl Cluster {
     fn connected(&self, at: At) -> usize {
         let Some(node) = self.nodes.get(at) else { return 0 };
         let healthy = |peer: &At| {
-            *peer == at
-                || self
-                    .active_since(at, *peer)
-                    .is_some_and(|since| since + HEALTH_MS <= self.now)
+            *peer == at || self.active_since(at, *peer).is_some_and(|since| since + HEALTH_MS <= self.now)
         };
         node.conf.voters().filter(healthy).count()
     }

@@ -42,9 +42,7 @@ impl Cluster {
     }
 
     fn leads(&self, at: At) -> bool {
-        self.nodes
-            .get(at)
-            .is_some_and(|n| n.running && n.leader == Some(at))
+        self.nodes.get(at).is_some_and(|n| n.running && n.leader == Some(at))
     }
 
     /// Check-quorum: a leader that does not reach a majority for an election timeout gives up.
@@ -99,8 +97,7 @@ impl Cluster {
         let ready = |n: &Node, at: At, now: u64| {
             n.running
                 && n.conf.is_voter(at)
-                && n.silent_since
-                    .is_some_and(|since| now.saturating_sub(since) >= n.patience)
+                && n.silent_since.is_some_and(|since| now.saturating_sub(since) >= n.patience)
         };
         let mut candidates: Vec<(u64, At)> = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -119,10 +116,7 @@ impl Cluster {
     fn up_to_date(&self, candidate: At, voter: At) -> bool {
         let last = |at: At| {
             let log = self.nodes.get(at).map(|n| n.log.as_slice()).unwrap_or_default();
-            let term = log
-                .last()
-                .and_then(|e| self.entries.get(*e as usize))
-                .map_or(0, |e| e.term);
+            let term = log.last().and_then(|e| self.entries.get(*e as usize)).map_or(0, |e| e.term);
             (term, log.len())
         };
         last(candidate) >= last(voter)
@@ -137,9 +131,8 @@ impl Cluster {
                 || (self.both_ways(candidate, *voter)
                     && self.up_to_date(candidate, *voter)
                     && self.nodes.get(*voter).is_some_and(|v| {
-                        let lost = v
-                            .silent_since
-                            .is_some_and(|s| self.now.saturating_sub(s) >= self.election_ms);
+                        let lost =
+                            v.silent_since.is_some_and(|s| self.now.saturating_sub(s) >= self.election_ms);
                         transfer || lost || v.leader.is_none()
                     }))
         };
@@ -158,13 +151,7 @@ impl Cluster {
         if granted.len() < quorum(node.conf.voter_count()) {
             return false;
         }
-        let term = granted
-            .iter()
-            .filter_map(|v| self.nodes.get(*v))
-            .map(|v| v.term)
-            .max()
-            .unwrap_or(0)
-            + 1;
+        let term = granted.iter().filter_map(|v| self.nodes.get(*v)).map(|v| v.term).max().unwrap_or(0) + 1;
         for voter in &granted {
             if let Some(voter) = self.nodes.get_mut(*voter) {
                 voter.term = term;
@@ -172,10 +159,7 @@ impl Cluster {
                 voter.quorum_lost_since = None;
             }
         }
-        let (count, patience) = (
-            self.nodes.len(),
-            self.election_ms + self.rng.below(self.election_ms),
-        );
+        let (count, patience) = (self.nodes.len(), self.election_ms + self.rng.below(self.election_ms));
         if let Some(node) = self.nodes.get_mut(at) {
             node.leader = Some(at);
             node.silent_since = None;
@@ -191,10 +175,8 @@ impl Cluster {
     /// Puts an entry at the end of a leader's log. A second unapplied membership change becomes an empty entry without
     /// a word: its caller waits for ever (etcd-facts 4).
     pub(super) fn append(&mut self, at: At, entry: Entry, ticket: Option<(At, Ticket)>) -> Option<u32> {
-        let conf_change = matches!(
-            entry,
-            Entry::Add { .. } | Entry::Promote(_) | Entry::Remove(_) | Entry::Update(..)
-        );
+        let conf_change =
+            matches!(entry, Entry::Add { .. } | Entry::Promote(_) | Entry::Remove(_) | Entry::Update(..));
         let number = u32::try_from(self.entries.len()).ok()?;
         let node = self.nodes.get_mut(at)?;
         let dropped = conf_change && node.pending_conf > node.applied;
@@ -206,17 +188,8 @@ impl Cluster {
         if !node.slow_disk {
             node.durable = node.log.len();
         }
-        let (entry, ticket) = if dropped {
-            (Entry::Nothing, None)
-        } else {
-            (entry, ticket)
-        };
-        self.entries.push(Logged {
-            term,
-            entry,
-            ticket,
-            after: None,
-        });
+        let (entry, ticket) = if dropped { (Entry::Nothing, None) } else { (entry, ticket) };
+        self.entries.push(Logged { term, entry, ticket, after: None });
         Some(number)
     }
 
@@ -299,9 +272,7 @@ impl Cluster {
             follower.forget_from(common);
         }
         let end = from.log.len().min(common.saturating_add(follower.intake));
-        follower
-            .log
-            .extend_from_slice(from.log.get(common..end).unwrap_or_default());
+        follower.log.extend_from_slice(from.log.get(common..end).unwrap_or_default());
         if !follower.slow_disk {
             follower.durable = follower.log.len();
         }
@@ -339,10 +310,8 @@ impl Cluster {
         let Some(majority) = have.get(quorum(count) - 1).copied() else {
             return;
         };
-        let entry = majority
-            .checked_sub(1)
-            .and_then(|i| node.log.get(i))
-            .and_then(|e| self.entries.get(*e as usize));
+        let entry =
+            majority.checked_sub(1).and_then(|i| node.log.get(i)).and_then(|e| self.entries.get(*e as usize));
         let own_term = entry.is_some_and(|e| e.term == node.term);
         if own_term
             && majority > node.commit
@@ -397,10 +366,7 @@ impl Cluster {
         let Some(logged) = self.entries.get(number as usize) else {
             return;
         };
-        let ticket = logged
-            .ticket
-            .filter(|(handler, _)| *handler == at)
-            .map(|(_, ticket)| ticket);
+        let ticket = logged.ticket.filter(|(handler, _)| *handler == at).map(|(_, ticket)| ticket);
         let mut outcome = Ok(());
         match &logged.entry {
             Entry::Nothing => {}
@@ -433,11 +399,8 @@ impl Cluster {
         let Some(logged) = self.entries.get(number as usize) else {
             return Ok(());
         };
-        let known = logged
-            .after
-            .as_ref()
-            .filter(|(b, _)| Arc::ptr_eq(b, &before))
-            .map(|(_, after)| after.clone());
+        let known =
+            logged.after.as_ref().filter(|(b, _)| Arc::ptr_eq(b, &before)).map(|(_, after)| after.clone());
         let after = match known {
             Some(after) => after,
             None => {
@@ -467,11 +430,8 @@ impl Cluster {
 
     /// What an entry makes of a membership: the same checks in the same order as etcd's when it applies one.
     fn change(&self, before: &Conf, entry: &Entry) -> Result<Conf, Refusal> {
-        let mut members: Vec<(At, ListedMember)> = before
-            .list
-            .iter()
-            .filter_map(|m| Some((self.find(m.id)?, m.clone())))
-            .collect();
+        let mut members: Vec<(At, ListedMember)> =
+            before.list.iter().filter_map(|m| Some((self.find(m.id)?, m.clone()))).collect();
         let mut gone = before.gone.clone();
         match entry {
             Entry::Nothing | Entry::Put => {}
@@ -488,21 +448,10 @@ impl Cluster {
                 };
                 self.check_add(before, node, *learner)?;
                 let (id, peer_url) = (node.id, node.url.clone());
-                members.push((
-                    *at,
-                    ListedMember {
-                        id,
-                        name: "".into(),
-                        peer_url,
-                        learner: *learner,
-                    },
-                ));
+                members.push((*at, ListedMember { id, name: "".into(), peer_url, learner: *learner }));
             }
             Entry::Promote(id) => {
-                let member = members
-                    .iter_mut()
-                    .find(|(_, m)| m.id == *id)
-                    .ok_or(Refusal::NotFound)?;
+                let member = members.iter_mut().find(|(_, m)| m.id == *id).ok_or(Refusal::NotFound)?;
                 if !member.1.learner {
                     return Err(Refusal::NotLearner);
                 }

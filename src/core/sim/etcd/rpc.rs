@@ -137,13 +137,7 @@ impl Cluster {
             Ok(Some(entry)) => {
                 if late_ms > 0 {
                     let due = self.now + late_ms;
-                    self.late.push(Late {
-                        due,
-                        at,
-                        entry,
-                        ticket,
-                        gives_up: due,
-                    });
+                    self.late.push(Late { due, at, entry, ticket, gives_up: due });
                 } else {
                     self.forward(at, entry, ticket, gives_up);
                 }
@@ -179,21 +173,12 @@ impl Cluster {
         let Some(leader) = node.leader else {
             if self.now < gives_up {
                 let due = self.now + 1;
-                self.late.push(Late {
-                    due,
-                    at,
-                    entry,
-                    ticket,
-                    gives_up,
-                });
+                self.late.push(Late { due, at, entry, ticket, gives_up });
             }
             return;
         };
         let reached = leader == at || self.reaches(at, leader);
-        let leads = self
-            .nodes
-            .get(leader)
-            .is_some_and(|n| n.running && n.leader == Some(leader));
+        let leads = self.nodes.get(leader).is_some_and(|n| n.running && n.leader == Some(leader));
         if !reached || !leads {
             return;
         }
@@ -214,12 +199,7 @@ impl Cluster {
         match request {
             Request::Put if self.no_space => Err(Refusal::NoSpace),
             Request::Put => Ok(Some(Entry::Put)),
-            Request::Add {
-                url,
-                learner,
-                name,
-                site,
-            } => {
+            Request::Add { url, learner, name, site } => {
                 if !url.0.contains("://") {
                     return Err(Refusal::BadUrl);
                 }
@@ -231,10 +211,7 @@ impl Cluster {
                 let nobody = std::sync::Arc::clone(&self.nobody);
                 let new = self.push_node(id, name.clone(), url.clone(), *site, nobody);
                 self.refresh_links();
-                Ok(Some(Entry::Add {
-                    at: new,
-                    learner: *learner,
-                }))
+                Ok(Some(Entry::Add { at: new, learner: *learner }))
             }
             Request::Promote(id) => {
                 let id = *id;
@@ -256,11 +233,7 @@ impl Cluster {
                     return Err(Refusal::NotLeader);
                 }
                 let votes = self.find(*to).is_some_and(|to| node.conf.is_voter(to));
-                if votes {
-                    Ok(None)
-                } else {
-                    Err(Refusal::BadTransferee)
-                }
+                if votes { Ok(None) } else { Err(Refusal::BadTransferee) }
             }
         }
     }
@@ -268,11 +241,7 @@ impl Cluster {
     /// Ids of added members are salted with the time in whole seconds (etcd-facts 2).
     fn salted_id(&self, url: &PeerUrl) -> MemberId {
         let second = self.now / ID_SALT_MS;
-        MemberId(hash(&[
-            url.0.as_bytes(),
-            &self.token.to_be_bytes(),
-            &second.to_be_bytes(),
-        ]))
+        MemberId(hash(&[url.0.as_bytes(), &self.token.to_be_bytes(), &second.to_be_bytes()]))
     }
 
     fn started(&self, node: &Node, without: Option<MemberId>) -> (usize, usize) {
@@ -367,7 +336,6 @@ impl Cluster {
             return false;
         };
         let last = node.commit.checked_sub(1).and_then(|i| node.log.get(i));
-        last.and_then(|e| self.entries.get(*e as usize))
-            .is_some_and(|e| e.term == node.term)
+        last.and_then(|e| self.entries.get(*e as usize)).is_some_and(|e| e.term == node.term)
     }
 }

@@ -42,10 +42,7 @@ impl Cluster {
         let Some(last) = self.acknowledged.last() else {
             return;
         };
-        let has = self
-            .nodes
-            .get(leader)
-            .is_some_and(|n| n.log.iter().rev().any(|e| e == last));
+        let has = self.nodes.get(leader).is_some_and(|n| n.log.iter().rev().any(|e| e == last));
         if !has {
             let index = self.acknowledged.len();
             self.losses.push(Loss::ElectedWithout { leader, index });
@@ -72,26 +69,14 @@ impl Cluster {
         let Some(last) = self.acknowledged.last().copied() else {
             return;
         };
-        let Some(newest) = self
-            .nodes
-            .iter()
-            .filter(|n| n.disk)
-            .max_by_key(|n| (n.commit, n.term))
-        else {
-            self.losses.push(Loss::NoHolder {
-                index: self.acknowledged.len(),
-            });
+        let Some(newest) = self.nodes.iter().filter(|n| n.disk).max_by_key(|n| (n.commit, n.term)) else {
+            self.losses.push(Loss::NoHolder { index: self.acknowledged.len() });
             return;
         };
-        let holds = |at: At| {
-            self.nodes
-                .get(at)
-                .is_some_and(|n| n.disk && n.log.iter().rev().any(|e| *e == last))
-        };
+        let holds =
+            |at: At| self.nodes.get(at).is_some_and(|n| n.disk && n.log.iter().rev().any(|e| *e == last));
         if !newest.conf.voters().any(holds) {
-            self.losses.push(Loss::NoHolder {
-                index: self.acknowledged.len(),
-            });
+            self.losses.push(Loss::NoHolder { index: self.acknowledged.len() });
         }
     }
 
@@ -125,9 +110,7 @@ impl Cluster {
     pub fn true_leader(&self) -> Option<At> {
         (0..self.nodes.len())
             .filter(|at| {
-                self.nodes
-                    .get(*at)
-                    .is_some_and(|n| n.running && n.leader == Some(*at))
+                self.nodes.get(*at).is_some_and(|n| n.running && n.leader == Some(*at))
                     && self.has_quorum(*at)
             })
             .max_by_key(|at| self.nodes.get(*at).map(|n| n.term))
