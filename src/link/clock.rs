@@ -16,9 +16,7 @@ impl Clock {
     /// Starts the clock at zero.
     #[expect(clippy::disallowed_methods, reason = "this is the clock adapter")]
     pub fn start() -> Self {
-        Self {
-            start: tokio::time::Instant::now(),
-        }
+        Self { start: tokio::time::Instant::now() }
     }
 
     /// Time since the start.

@@ -37,17 +37,13 @@ impl Drain {
         F::Output: Send + 'static,
     {
         let token = self.token.clone();
-        self.tasks
-            .spawn(async move { token.run_until_cancelled_owned(task).await })
+        self.tasks.spawn(async move { token.run_until_cancelled_owned(task).await })
     }
 
     /// A part that can be stopped alone, and stops with the whole. Shutdown of the whole waits for its tasks too.
     #[must_use]
     pub fn child(&self) -> Self {
-        Self {
-            token: self.token.child_token(),
-            tasks: self.tasks.clone(),
-        }
+        Self { token: self.token.child_token(), tasks: self.tasks.clone() }
     }
 
     /// Gives the signal.

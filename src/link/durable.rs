@@ -81,16 +81,9 @@ struct Envelope {
 
 /// Writes `body` as a document of `format`; false if the file already holds exactly that.
 pub fn write<T: Serialize>(path: &Path, format: &str, body: &T) -> Result<bool, Error> {
-    let encode = |source| Error::Encode {
-        path: path.to_owned(),
-        source,
-    };
+    let encode = |source| Error::Encode { path: path.to_owned(), source };
     let body = serde_json::to_value(body).map_err(encode)?;
-    let document = Envelope {
-        format: format.to_owned(),
-        checksum: checksum(&body),
-        body,
-    };
+    let document = Envelope { format: format.to_owned(), checksum: checksum(&body), body };
     let mut text = serde_json::to_vec_pretty(&document).map_err(encode)?;
     text.push(b'\n');
     write_file(path, &text, PRIVATE)
@@ -103,15 +96,10 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: &str) -> Result<Option<T>,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(Error::io("read", path)(source)),
     };
-    let unreadable = |source| Error::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
+    let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
     let document: Envelope = serde_json::from_slice(&text).map_err(unreadable)?;
     if document.checksum != checksum(&document.body) {
-        return Err(Error::Checksum {
-            path: path.to_owned(),
-        });
+        return Err(Error::Checksum { path: path.to_owned() });
     }
     if document.format != format {
         return Err(Error::Format {
@@ -120,9 +108,7 @@ pub fn read<T: DeserializeOwned>(path: &Path, format: &str) -> Result<Option<T>,
             expected: format.to_owned(),
         });
     }
-    serde_json::from_value(document.body)
-        .map(Some)
-        .map_err(unreadable)
+    serde_json::from_value(document.body).map(Some).map_err(unreadable)
 }
 
 /// The mode of files that only their owner may read.
@@ -170,23 +156,18 @@ pub fn create_folder(folder: &Path) -> Result<(), Error> {
 
 /// Makes renames and removals in a folder durable.
 pub fn sync_folder(folder: &Path) -> Result<(), Error> {
-    File::open(folder)
-        .and_then(|open| open.sync_all())
-        .map_err(Error::io("sync folder", folder))
+    File::open(folder).and_then(|open| open.sync_all()).map_err(Error::io("sync folder", folder))
 }
 
 /// SHA-256 of `bytes` as lower-case hex.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    digest
-        .as_ref()
-        .iter()
-        .fold(String::with_capacity(64), |mut text, byte| {
-            for nibble in [byte >> 4, byte & 15] {
-                text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('?'));
-            }
-            text
-        })
+    digest.as_ref().iter().fold(String::with_capacity(64), |mut text, byte| {
+        for nibble in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('?'));
+        }
+        text
+    })
 }
 
 fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
@@ -197,8 +178,7 @@ fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
         .open(path)
         .map_err(Error::io("create", path))?;
     // The umask may have taken bits from the mode above.
-    file.set_permissions(fs::Permissions::from_mode(mode))
-        .map_err(Error::io("protect", path))?;
+    file.set_permissions(fs::Permissions::from_mode(mode)).map_err(Error::io("protect", path))?;
     file.write_all(content).map_err(Error::io("write", path))?;
     file.sync_all().map_err(Error::io("sync", path))
 }
@@ -268,10 +248,7 @@ mod tests {
     }
 
     fn record() -> Record {
-        Record {
-            id: u64::MAX - 1,
-            name: "a \"quoted\" name".into(),
-        }
+        Record { id: u64::MAX - 1, name: "a \"quoted\" name".into() }
     }
 
     #[test]
@@ -286,10 +263,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(write(&path, "quorate.test/1", &Record { id: 1, ..record() }).unwrap());
-        let names: Vec<_> = fs::read_dir(path.parent().unwrap())
-            .unwrap()
-            .map(|e| e.unwrap().file_name())
-            .collect();
+        let names: Vec<_> =
+            fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["record.json"], "no temporary file stays");
     }
 
@@ -300,35 +275,19 @@ mod tests {
         write(&path, "quorate.test/1", &record()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
 
-        fs::write(
-            &path,
-            text.replace("18446744073709551614", "18446744073709551613"),
-        )
-        .unwrap();
-        assert!(matches!(
-            read::<Record>(&path, "quorate.test/1"),
-            Err(Error::Checksum { .. })
-        ));
+        fs::write(&path, text.replace("18446744073709551614", "18446744073709551613")).unwrap();
+        assert!(matches!(read::<Record>(&path, "quorate.test/1"), Err(Error::Checksum { .. })));
         fs::write(&path, &text[..text.len() / 2]).unwrap();
-        assert!(matches!(
-            read::<Record>(&path, "quorate.test/1"),
-            Err(Error::Unreadable { .. })
-        ));
+        assert!(matches!(read::<Record>(&path, "quorate.test/1"), Err(Error::Unreadable { .. })));
         fs::write(&path, "").unwrap();
-        assert!(matches!(
-            read::<Record>(&path, "quorate.test/1"),
-            Err(Error::Unreadable { .. })
-        ));
+        assert!(matches!(read::<Record>(&path, "quorate.test/1"), Err(Error::Unreadable { .. })));
         fs::write(&path, &text).unwrap();
         let error = read::<Record>(&path, "quorate.test/2").unwrap_err();
         assert!(matches!(&error, Error::Format { .. }));
         assert!(error.to_string().contains("quorate.test/1"), "{error}");
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(matches!(
-            read::<Record>(&path, "quorate.test/1"),
-            Err(Error::Io { .. })
-        ));
+        assert!(matches!(read::<Record>(&path, "quorate.test/1"), Err(Error::Io { .. })));
     }
 
     #[test]
@@ -345,9 +304,6 @@ mod tests {
         let one: Value = serde_json::from_str(r#"{"a":1,"b":{"c":[1,{"y":0,"x":null}],"d":"é"}}"#).unwrap();
         let two: Value = serde_json::from_str(r#"{"b":{"d":"é","c":[1,{"x":null,"y":0}]},"a":1}"#).unwrap();
         assert_eq!(checksum(&one), checksum(&two));
-        assert_eq!(
-            sha256_hex(b"abc"),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 }

@@ -30,10 +30,7 @@ impl Readiness {
 
     /// Something more to wait for. It is awaited until its guard says that it is ready.
     pub fn register(&self, name: impl Into<String>) -> Task {
-        let task = Task {
-            name: name.into(),
-            readiness: self.clone(),
-        };
+        let task = Task { name: name.into(), readiness: self.clone() };
         task.set(false);
         task
     }
@@ -41,11 +38,7 @@ impl Readiness {
     /// What is still awaited, sorted.
     pub fn awaited(&self) -> Vec<String> {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks
-            .iter()
-            .filter(|(_, ready)| !**ready)
-            .map(|(name, _)| name.clone())
-            .collect()
+        tasks.iter().filter(|(_, ready)| !**ready).map(|(name, _)| name.clone()).collect()
     }
 
     fn report(&self) -> (bool, String) {
@@ -53,11 +46,7 @@ impl Readiness {
         let mut text = String::new();
         for (name, ready) in tasks.iter() {
             // Writing into a string does not fail.
-            let _ = if *ready {
-                writeln!(text, "[+]{name} ok")
-            } else {
-                writeln!(text, "[-]{name} awaited")
-            };
+            let _ = if *ready { writeln!(text, "[+]{name} ok") } else { writeln!(text, "[-]{name} awaited") };
         }
         (tasks.values().all(|ready| *ready), text)
     }
@@ -92,11 +81,7 @@ impl Task {
 
     /// Returns what it was before.
     fn set(&self, ready: bool) -> bool {
-        let mut tasks = self
-            .readiness
-            .tasks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.readiness.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.insert(self.name.clone(), ready).unwrap_or(false)
     }
 }
@@ -119,23 +104,12 @@ pub fn router(readiness: Readiness, metrics: Metrics, extra: Router) -> Router {
 
 async fn readyz(State(parts): State<Parts>, RawQuery(query): RawQuery) -> impl IntoResponse {
     let (ready, report) = parts.readiness.report();
-    let status = if ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
-    let verbose = query.is_some_and(|query| {
-        query
-            .split('&')
-            .any(|part| part == "verbose" || part.starts_with("verbose="))
-    });
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let verbose = query
+        .is_some_and(|query| query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")));
     let verdict = if ready { "ok\n" } else { "not ready\n" };
     // What is missing is told without being asked.
-    let text = if verbose || !ready {
-        format!("{report}{verdict}")
-    } else {
-        verdict.to_owned()
-    };
+    let text = if verbose || !ready { format!("{report}{verdict}") } else { verdict.to_owned() };
     (status, text)
 }
 
@@ -145,9 +119,7 @@ async fn render(State(parts): State<Parts>) -> impl IntoResponse {
 
 /// Serves `router` without TLS until the end.
 pub async fn serve(listener: TcpListener, router: Router, drain: Drain) -> std::io::Result<()> {
-    axum::serve(listener, router)
-        .with_graceful_shutdown(async move { drain.signalled().await })
-        .await
+    axum::serve(listener, router).with_graceful_shutdown(async move { drain.signalled().await }).await
 }
 
 #[cfg(test)]

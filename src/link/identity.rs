@@ -79,11 +79,7 @@ impl Identity {
 
     /// The member in `slot` of the federation `uid` at `site`.
     pub fn member(uid: impl Into<String>, site: impl Into<String>, slot: impl Into<String>) -> Self {
-        Self::Member {
-            uid: uid.into(),
-            site: site.into(),
-            slot: slot.into(),
-        }
+        Self::Member { uid: uid.into(), site: site.into(), slot: slot.into() }
     }
 
     /// The prober of `site`.
@@ -111,19 +107,11 @@ impl Identity {
 
     /// Reads a URI of the given trust domain.
     pub fn parse(uri: &str, trust_domain: &str) -> Result<Self, Error> {
-        let bad = |reason| Error::Uri {
-            uri: uri.to_owned(),
-            reason,
-        };
-        let rest = uri
-            .strip_prefix("spiffe://")
-            .ok_or_else(|| bad("it does not begin with spiffe://"))?;
+        let bad = |reason| Error::Uri { uri: uri.to_owned(), reason };
+        let rest = uri.strip_prefix("spiffe://").ok_or_else(|| bad("it does not begin with spiffe://"))?;
         let (domain, path) = rest.split_once('/').ok_or_else(|| bad("it has no path"))?;
         if domain != trust_domain {
-            return Err(Error::TrustDomain {
-                uri: uri.to_owned(),
-                expected: trust_domain.to_owned(),
-            });
+            return Err(Error::TrustDomain { uri: uri.to_owned(), expected: trust_domain.to_owned() });
         }
         let parts: Vec<&str> = path.split('/').collect();
         if parts.iter().any(|part| !is_label(part)) {
@@ -133,18 +121,14 @@ impl Identity {
             ["quorate", "agent", site] => Ok(Self::agent(*site)),
             ["quorate", "member", uid, site, slot] => Ok(Self::member(*uid, *site, *slot)),
             ["quorate", "probe", site] => Ok(Self::probe(*site)),
-            _ => Err(bad(
-                "its path is none of agent/<site>, member/<uid>/<site>/<slot> and probe/<site>",
-            )),
+            _ => Err(bad("its path is none of agent/<site>, member/<uid>/<site>/<slot> and probe/<site>")),
         }
     }
 
     /// Reads the identity of a certificate in DER.
     pub fn from_certificate(der: &[u8], trust_domain: &str) -> Result<Self, Error> {
         let certificate = parse(der)?;
-        let names = certificate
-            .subject_alternative_name()
-            .map_err(|_| Error::Certificate)?;
+        let names = certificate.subject_alternative_name().map_err(|_| Error::Certificate)?;
         let uris: Vec<&str> = names
             .iter()
             .flat_map(|names| &names.value.general_names)
@@ -208,14 +192,7 @@ pub fn check_site(site: &str) -> Result<(), Error> {
 
 /// Checks any name that becomes one part of an id or of a file name.
 pub fn check_label(name: &str, what: &'static str) -> Result<(), Error> {
-    if is_label(name) {
-        Ok(())
-    } else {
-        Err(Error::Name {
-            name: name.to_owned(),
-            what,
-        })
-    }
+    if is_label(name) { Ok(()) } else { Err(Error::Name { name: name.to_owned(), what }) }
 }
 
 /// Checks a trust domain: DNS labels with dots between.
@@ -223,10 +200,7 @@ pub fn check_trust_domain(domain: &str) -> Result<(), Error> {
     if domain.len() <= 253 && domain.split('.').all(is_label) {
         Ok(())
     } else {
-        Err(Error::Name {
-            name: domain.to_owned(),
-            what: "trust domain (parts with dots between)",
-        })
+        Err(Error::Name { name: domain.to_owned(), what: "trust domain (parts with dots between)" })
     }
 }
 
@@ -256,21 +230,12 @@ mod tests {
 
     #[test]
     fn every_identity_is_read_back() {
-        for identity in [
-            Identity::agent("east"),
-            Identity::member(UID, "east", "main-east-0"),
-            Identity::probe("a1"),
-        ] {
+        for identity in
+            [Identity::agent("east"), Identity::member(UID, "east", "main-east-0"), Identity::probe("a1")]
+        {
             let uri = identity.uri("quorate.test");
-            assert_eq!(
-                Identity::parse(&uri, "quorate.test"),
-                Ok(identity.clone()),
-                "{uri}"
-            );
-            assert!(matches!(
-                Identity::parse(&uri, "other.test"),
-                Err(Error::TrustDomain { .. })
-            ));
+            assert_eq!(Identity::parse(&uri, "quorate.test"), Ok(identity.clone()), "{uri}");
+            assert!(matches!(Identity::parse(&uri, "other.test"), Err(Error::TrustDomain { .. })));
         }
     }
 
@@ -311,10 +276,7 @@ mod tests {
     fn certificate(names: Vec<SanType>) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
-        params.distinguished_name.push(
-            rcgen::DnType::CommonName,
-            "spiffe://quorate.test/quorate/agent/east",
-        );
+        params.distinguished_name.push(rcgen::DnType::CommonName, "spiffe://quorate.test/quorate/agent/east");
         let key = KeyPair::generate().unwrap();
         params.self_signed(&key).unwrap().der().to_vec()
     }
@@ -330,17 +292,10 @@ mod tests {
         let read = |names| Identity::from_certificate(&certificate(names), "quorate.test");
         assert_eq!(read(vec![uri(east)]), Ok(Identity::agent("east")));
         assert_eq!(read(vec![dns.clone(), uri(east)]), Ok(Identity::agent("east")));
-        assert_eq!(
-            read(vec![]),
-            Err(Error::UriNames(0)),
-            "the common name does not count"
-        );
+        assert_eq!(read(vec![]), Err(Error::UriNames(0)), "the common name does not count");
         assert_eq!(read(vec![dns]), Err(Error::UriNames(0)));
         assert_eq!(read(vec![uri(east), uri(east)]), Err(Error::UriNames(2)));
-        assert_eq!(
-            Identity::from_certificate(b"junk", "quorate.test"),
-            Err(Error::Certificate)
-        );
+        assert_eq!(Identity::from_certificate(b"junk", "quorate.test"), Err(Error::Certificate));
     }
 
     #[test]
@@ -356,10 +311,7 @@ mod tests {
     #[test]
     fn renewal_is_due_after_two_thirds() {
         let start = UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let validity = Validity {
-            not_before: start,
-            not_after: start + Duration::from_secs(90),
-        };
+        let validity = Validity { not_before: start, not_after: start + Duration::from_secs(90) };
         assert_eq!(validity.renewal(), start + Duration::from_mins(1));
         assert!(Validity::of(&certificate(vec![])).unwrap().not_after > start);
     }

@@ -41,10 +41,7 @@ impl Lock {
     /// Locks `folder` through the file `lock` inside it, without waiting.
     pub fn acquire(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("lock");
-        let fail = |source| Error::Io {
-            path: path.clone(),
-            source,
-        };
+        let fail = |source| Error::Io { path: path.clone(), source };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -98,10 +95,7 @@ mod tests {
         let error = Lock::acquire(folder.path()).unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, Error::Held { .. }));
-        assert!(
-            text.contains(&format!("process {}", std::process::id())),
-            "{text}"
-        );
+        assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
         assert!(text.contains(first.path().to_str().unwrap()), "{text}");
         drop(first);
         Lock::acquire(folder.path()).unwrap();
@@ -110,9 +104,6 @@ mod tests {
     #[test]
     fn missing_folder_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(
-            Lock::acquire(&folder.path().join("absent")),
-            Err(Error::Io { .. })
-        ));
+        assert!(matches!(Lock::acquire(&folder.path().join("absent")), Err(Error::Io { .. })));
     }
 }

@@ -31,9 +31,7 @@ pub struct Metrics {
 impl Metrics {
     /// An empty registry; every name gets the prefix `quorate_`.
     pub fn new() -> Self {
-        Self {
-            registry: Arc::new(RwLock::new(Registry::with_prefix("quorate"))),
-        }
+        Self { registry: Arc::new(RwLock::new(Registry::with_prefix("quorate"))) }
     }
 
     /// Registers metrics, at start.
@@ -85,10 +83,7 @@ pub struct Timer {
 impl Timer {
     /// Begins now.
     pub fn start(histogram: Histogram) -> Self {
-        Self {
-            histogram,
-            clock: Clock::start(),
-        }
+        Self { histogram, clock: Clock::start() }
     }
 
     /// How long it has lived so far.
@@ -140,11 +135,7 @@ struct Listener {
 
 impl Collector for Listener {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let Counters {
-            accepted,
-            refused,
-            limited,
-        } = &*self.counters;
+        let Counters { accepted, refused, limited } = &*self.counters;
         let name = format!("{}_connections", self.name);
         let help = "Incoming connections by outcome";
         let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
@@ -180,15 +171,14 @@ mod tests {
         let text = metrics.render();
         let text: Vec<_> = text
             .lines()
-            .map(|line| {
-                line.split_once("_expiry_seconds{")
-                    .map_or(line, |(start, _)| start)
-            })
+            .map(|line| line.split_once("_expiry_seconds{").map_or(line, |(start, _)| start))
             .collect();
         insta::assert_snapshot!(text.join("\n"));
         let ends = clock::seconds(east.store().expiries()[0].not_after);
-        assert!(metrics.render().contains(&format!(
-            "quorate_certificate_expiry_seconds{{certificate=\"leaf\"}} {ends}"
-        )));
+        assert!(
+            metrics
+                .render()
+                .contains(&format!("quorate_certificate_expiry_seconds{{certificate=\"leaf\"}} {ends}"))
+        );
     }
 }

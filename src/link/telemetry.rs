@@ -93,9 +93,7 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(filter(level)?);
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(writer)
-        .with_ansi(false);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
     let lines = match format {
         Format::Json => lines.json().flatten_event(true).boxed(),
         Format::Text => lines.boxed(),
@@ -104,20 +102,14 @@ where
 }
 
 fn filter(level: &str) -> Result<EnvFilter, Error> {
-    let bad = || Error::Level {
-        level: level.to_owned(),
-    };
+    let bad = || Error::Level { level: level.to_owned() };
     // An empty filter would silence everything; a lone word would be taken for the name of a module.
     let known = |word: &str| !word.is_empty() && word.parse::<tracing::level_filters::LevelFilter>().is_ok();
     let fine = level.split(',').all(|part| match part.trim().split_once('=') {
         None => known(part.trim()),
         Some((module, word)) => !module.is_empty() && known(word),
     });
-    if fine {
-        EnvFilter::builder().parse(level).map_err(|_| bad())
-    } else {
-        Err(bad())
-    }
+    if fine { EnvFilter::builder().parse(level).map_err(|_| bad()) } else { Err(bad()) }
 }
 
 #[cfg(test)]
@@ -141,11 +133,7 @@ mod tests {
     }
 
     fn lines(buffer: &Buffer) -> Vec<String> {
-        String::from_utf8(buffer.0.lock().unwrap().clone())
-            .unwrap()
-            .lines()
-            .map(str::to_owned)
-            .collect()
+        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap().lines().map(str::to_owned).collect()
     }
 
     #[test]
@@ -177,11 +165,7 @@ mod tests {
         let (subscriber, _) =
             subscriber(Format::Text, "warn,quorate_link=info", move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || tracing::info!(site = "east", "seen"));
-        assert!(
-            lines(&buffer)[0].ends_with("seen site=\"east\""),
-            "{:?}",
-            lines(&buffer)
-        );
+        assert!(lines(&buffer)[0].ends_with("seen site=\"east\""), "{:?}", lines(&buffer));
         assert!(!lines(&buffer)[0].contains('\u{1b}'));
     }
 

@@ -34,10 +34,7 @@ impl Site {
     }
 
     pub(crate) fn trust(&self, other: &Self) {
-        self.pki
-            .trust()
-            .write(other.pki.site(), &other.pki.roots().unwrap())
-            .unwrap();
+        self.pki.trust().write(other.pki.site(), &other.pki.roots().unwrap()).unwrap();
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -59,24 +56,9 @@ impl Site {
     /// The store of a member: its own leaf, and the agent root of its site alone.
     pub(crate) fn member_store(&self, slot: &str) -> TlsStore {
         let pair = Pair::at(&self.folder().join(slot), "api");
-        self.pki
-            .ensure(
-                &Leaf::MemberApi {
-                    uid: UID.into(),
-                    slot: slot.into(),
-                },
-                &pair,
-            )
-            .unwrap();
-        let trust = Trust::Site {
-            site: self.pki.site().into(),
-            path: self.pki.root_path(crate::pki::Root::Agent),
-        };
-        TlsStore::load(Source {
-            trust_domain: DOMAIN.into(),
-            leaf: pair,
-            trust,
-        })
-        .unwrap()
+        self.pki.ensure(&Leaf::MemberApi { uid: UID.into(), slot: slot.into() }, &pair).unwrap();
+        let trust =
+            Trust::Site { site: self.pki.site().into(), path: self.pki.root_path(crate::pki::Root::Agent) };
+        TlsStore::load(Source { trust_domain: DOMAIN.into(), leaf: pair, trust }).unwrap()
     }
 }

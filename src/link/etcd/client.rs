@@ -150,20 +150,11 @@ impl EtcdClient {
     /// The same, but dials `address` (host:port) instead of what the host resolves to. The certificate still has to be
     /// that of the host.
     pub async fn connect_at(endpoint: &str, address: Option<&str>, tls: &EtcdTls) -> Result<Self, Error> {
-        let bad = || Error::Endpoint {
-            endpoint: endpoint.to_owned(),
-        };
-        let name = endpoint
-            .strip_prefix("https://")
-            .ok_or_else(bad)?
-            .trim_end_matches('/');
+        let bad = || Error::Endpoint { endpoint: endpoint.to_owned() };
+        let name = endpoint.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');
         let tls = tls.clone();
-        let channel = dial::channel(
-            name,
-            address.unwrap_or(name),
-            Arc::new(move || tls.configs().grpc),
-        )
-        .map_err(|_| bad())?;
+        let channel = dial::channel(name, address.unwrap_or(name), Arc::new(move || tls.configs().grpc))
+            .map_err(|_| bad())?;
         let client = Client::from_channel(etcd_client::Channel::Tonic(channel.clone()), None)
             .await
             .map_err(|error| from_client(&error))?;
@@ -180,10 +171,7 @@ impl EtcdClient {
     /// The same client with another deadline for its calls.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
-        Self {
-            deadline,
-            ..self.clone()
-        }
+        Self { deadline, ..self.clone() }
     }
 
     /// The endpoint as it was given.
@@ -233,14 +221,8 @@ impl EtcdClient {
     /// Adds a learner; returns its id and the list after the change.
     pub async fn member_add_learner(&self, peer_url: &str) -> Result<(u64, MemberList), Error> {
         let options = MemberAddOptions::new().with_is_learner();
-        let answer = self
-            .call(
-                self.cluster
-                    .clone()
-                    .member_add([peer_url.to_owned()], Some(options)),
-            )
-            .await?
-            .0;
+        let answer =
+            self.call(self.cluster.clone().member_add([peer_url.to_owned()], Some(options))).await?.0;
         let id = answer.member.map_or(0, |member| member.id);
         Ok((id, list(answer.header.as_ref(), answer.members)))
     }
@@ -259,18 +241,13 @@ impl EtcdClient {
 
     /// Gives a member another peer URL; returns the list after the change.
     pub async fn member_update(&self, id: u64, peer_url: &str) -> Result<MemberList, Error> {
-        let answer = self
-            .call(self.cluster.clone().member_update(id, [peer_url.to_owned()]))
-            .await?
-            .0;
+        let answer = self.call(self.cluster.clone().member_update(id, [peer_url.to_owned()])).await?.0;
         Ok(list(answer.header.as_ref(), answer.members))
     }
 
     /// Hands leadership over; only the leader takes this call.
     pub async fn move_leader(&self, target: u64) -> Result<(), Error> {
-        self.call(self.maintenance.clone().move_leader(target))
-            .await
-            .map(drop)
+        self.call(self.maintenance.clone().move_leader(target)).await.map(drop)
     }
 
     /// The hash of the keyspace up to `revision` (0: all of it). Not answered by a learner: see
@@ -288,19 +265,14 @@ impl EtcdClient {
     /// The alarms that are raised anywhere in the cluster.
     pub async fn alarms(&self) -> Result<Vec<Alarm>, Error> {
         let mut client = self.maintenance.clone();
-        let answer = self
-            .call(client.alarm(AlarmAction::Get, AlarmType::None, None))
-            .await?;
+        let answer = self.call(client.alarm(AlarmAction::Get, AlarmType::None, None)).await?;
         let alarm = |alarm: &etcd_client::AlarmMember| {
             let kind = match alarm.alarm() {
                 AlarmType::Nospace => AlarmKind::NoSpace,
                 AlarmType::Corrupt => AlarmKind::Corrupt,
                 AlarmType::None => return None,
             };
-            Some(Alarm {
-                member_id: alarm.member_id(),
-                kind,
-            })
+            Some(Alarm { member_id: alarm.member_id(), kind })
         };
         Ok(answer.alarms().iter().filter_map(alarm).collect())
     }
@@ -318,11 +290,8 @@ impl EtcdClient {
 
     /// How many keys there were at `revision` (0: now), as this member has it; also answered by a learner.
     pub async fn count_at(&self, revision: i64) -> Result<i64, Error> {
-        let options = GetOptions::new()
-            .with_all_keys()
-            .with_serializable()
-            .with_count_only()
-            .with_revision(revision);
+        let options =
+            GetOptions::new().with_all_keys().with_serializable().with_count_only().with_revision(revision);
         Ok(self.call(self.kv.clone().get("", Some(options))).await?.count())
     }
 
@@ -337,34 +306,21 @@ impl EtcdClient {
         let options = GetOptions::new().with_range(end).with_limit(limit);
         let answer = self.call(self.kv.clone().get(from, Some(options))).await?;
         let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-        Ok(answer
-            .kvs()
-            .iter()
-            .map(|kv| (text(kv.key()), kv.value().to_vec()))
-            .collect())
+        Ok(answer.kvs().iter().map(|kv| (text(kv.key()), kv.value().to_vec())).collect())
     }
 
     /// Reads a key: linearizable, or as this member has it.
     pub async fn get(&self, key: &str, linearizable: bool) -> Result<Option<KeyValue>, Error> {
-        let options = if linearizable {
-            GetOptions::new()
-        } else {
-            GetOptions::new().with_serializable()
-        };
+        let options = if linearizable { GetOptions::new() } else { GetOptions::new().with_serializable() };
         let answer = self.call(self.kv.clone().get(key, Some(options))).await?;
         let found = answer.kvs().first();
-        Ok(found.map(|kv| KeyValue {
-            value: kv.value().to_vec(),
-            mod_revision: kv.mod_revision(),
-        }))
+        Ok(found.map(|kv| KeyValue { value: kv.value().to_vec(), mod_revision: kv.mod_revision() }))
     }
 }
 
 impl fmt::Debug for EtcdClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdClient")
-            .field("endpoint", &self.endpoint)
-            .finish_non_exhaustive()
+        f.debug_struct("EtcdClient").field("endpoint", &self.endpoint).finish_non_exhaustive()
     }
 }
 

@@ -149,10 +149,7 @@ impl Error {
     }
 
     pub(crate) fn deadline(after: std::time::Duration) -> Self {
-        Self::Unknown {
-            cause: Unknown::Deadline,
-            message: format!("no answer within {after:?}"),
-        }
+        Self::Unknown { cause: Unknown::Deadline, message: format!("no answer within {after:?}") }
     }
 }
 
@@ -208,22 +205,10 @@ enum Meaning {
 /// Beginnings of etcd's messages, behind `etcdserver: ` where that stands. The longer of two that begin alike is first.
 const MESSAGES: &[(&str, Meaning)] = &[
     ("unhealthy cluster", Meaning::Refused(Refused::UnhealthyCluster)),
-    (
-        "Peer URLs already exists",
-        Meaning::Refused(Refused::PeerUrlExists),
-    ),
-    (
-        "member ID already exist",
-        Meaning::Refused(Refused::MemberIdExists),
-    ),
-    (
-        "given member URLs are invalid",
-        Meaning::Refused(Refused::InvalidUrls),
-    ),
-    (
-        "too many learner members in cluster",
-        Meaning::Refused(Refused::TooManyLearners),
-    ),
+    ("Peer URLs already exists", Meaning::Refused(Refused::PeerUrlExists)),
+    ("member ID already exist", Meaning::Refused(Refused::MemberIdExists)),
+    ("given member URLs are invalid", Meaning::Refused(Refused::InvalidUrls)),
+    ("too many learner members in cluster", Meaning::Refused(Refused::TooManyLearners)),
     (
         "re-configuration failed due to not enough started members",
         Meaning::Refused(Refused::NotEnoughStarted),
@@ -233,41 +218,20 @@ const MESSAGES: &[(&str, Meaning)] = &[
         "can only promote a learner member which is in sync with leader",
         Meaning::Refused(Refused::LearnerNotReady),
     ),
-    (
-        "can only promote a learner member",
-        Meaning::Refused(Refused::NotALearner),
-    ),
+    ("can only promote a learner member", Meaning::Refused(Refused::NotALearner)),
     ("bad leader transferee", Meaning::Refused(Refused::BadTransferee)),
     ("not leader", Meaning::Refused(Refused::NotLeader)),
-    (
-        "rpc not supported for learner",
-        Meaning::Refused(Refused::LearnerRpc),
-    ),
-    (
-        "mvcc: database space exceeded",
-        Meaning::Refused(Refused::NoSpace),
-    ),
+    ("rpc not supported for learner", Meaning::Refused(Refused::LearnerRpc)),
+    ("mvcc: database space exceeded", Meaning::Refused(Refused::NoSpace)),
     ("corrupt cluster", Meaning::Refused(Refused::Corrupt)),
-    (
-        "mvcc: required revision has been compacted",
-        Meaning::Refused(Refused::Compacted),
-    ),
-    (
-        "mvcc: required revision is a future revision",
-        Meaning::Refused(Refused::FutureRevision),
-    ),
+    ("mvcc: required revision has been compacted", Meaning::Refused(Refused::Compacted)),
+    ("mvcc: required revision is a future revision", Meaning::Refused(Refused::FutureRevision)),
     ("too many requests", Meaning::Refused(Refused::TooManyRequests)),
     ("request is too large", Meaning::Refused(Refused::TooLarge)),
     ("cluster ID mismatch", Meaning::Refused(Refused::OtherCluster)),
     ("request timed out", Meaning::Unknown(Unknown::ServerTimeout)),
-    (
-        "leader transfer took too long",
-        Meaning::Unknown(Unknown::ServerTimeout),
-    ),
-    (
-        "context deadline exceeded",
-        Meaning::Unknown(Unknown::ServerTimeout),
-    ),
+    ("leader transfer took too long", Meaning::Unknown(Unknown::ServerTimeout)),
+    ("context deadline exceeded", Meaning::Unknown(Unknown::ServerTimeout)),
     // Could be said before the proposal, but a follower that forwards says it too.
     ("no leader", Meaning::Unknown(Unknown::Leader)),
     ("leader changed", Meaning::Unknown(Unknown::Leader)),
@@ -285,28 +249,18 @@ const MESSAGES: &[(&str, Meaning)] = &[
 /// What a status of the client API means.
 pub fn classify(status: &Status) -> Error {
     if let Some(dial) = find::<DialError>(status) {
-        return Error::Unreachable {
-            message: dial.to_string(),
-        };
+        return Error::Unreachable { message: dial.to_string() };
     }
     if find::<tonic::ConnectError>(status).is_some() {
-        return Error::Unreachable {
-            message: status.message().to_owned(),
-        };
+        return Error::Unreachable { message: status.message().to_owned() };
     }
     let message = status.message().to_owned();
     let known = by_text(&message).or_else(|| by_code(status));
     match known {
         Some(Meaning::Refused(kind)) => Error::Refused { kind: *kind, message },
-        Some(Meaning::Unknown(cause)) => Error::Unknown {
-            cause: *cause,
-            message,
-        },
+        Some(Meaning::Unknown(cause)) => Error::Unknown { cause: *cause, message },
         Some(Meaning::Auth) => Error::Auth { message },
-        None => Error::Unknown {
-            cause: Unknown::Other,
-            message: format!("{:?}: {message}", status.code()),
-        },
+        None => Error::Unknown { cause: Unknown::Other, message: format!("{:?}: {message}", status.code()) },
     }
 }
 
@@ -318,25 +272,15 @@ pub(crate) fn from_client(error: &etcd_client::Error) -> Error {
     if let etcd_client::Error::TransportError(transport) = error
         && let Some(dial) = find::<DialError>(transport)
     {
-        return Error::Unreachable {
-            message: dial.to_string(),
-        };
+        return Error::Unreachable { message: dial.to_string() };
     }
-    Error::Unknown {
-        cause: Unknown::Transport,
-        message: error.to_string(),
-    }
+    Error::Unknown { cause: Unknown::Transport, message: error.to_string() }
 }
 
 fn by_text(message: &str) -> Option<&'static Meaning> {
-    let text = message
-        .strip_prefix("etcdserver: ")
-        .or_else(|| message.strip_prefix("auth: "))
-        .unwrap_or(message);
-    MESSAGES
-        .iter()
-        .find(|(beginning, _)| text.starts_with(beginning))
-        .map(|(_, meaning)| meaning)
+    let text =
+        message.strip_prefix("etcdserver: ").or_else(|| message.strip_prefix("auth: ")).unwrap_or(message);
+    MESSAGES.iter().find(|(beginning, _)| text.starts_with(beginning)).map(|(_, meaning)| meaning)
 }
 
 fn by_code(status: &Status) -> Option<&'static Meaning> {
@@ -386,11 +330,7 @@ mod tests {
 
     fn meaning(code: i32, message: &str) -> String {
         let error = classify(&Status::new(Code::from_i32(code), message));
-        let kind = if error.is_definite() {
-            "definite"
-        } else {
-            "unknown"
-        };
+        let kind = if error.is_definite() { "definite" } else { "unknown" };
         format!("{kind} {}", error.reason())
     }
 
@@ -399,26 +339,10 @@ mod tests {
     #[expect(clippy::too_many_lines, reason = "a table")]
     fn every_known_answer() {
         for (code, message, expected) in [
-            (
-                9,
-                "etcdserver: member ID already exist",
-                "definite MemberIdExists",
-            ),
-            (
-                9,
-                "etcdserver: Peer URLs already exists",
-                "definite PeerUrlExists",
-            ),
-            (
-                3,
-                "etcdserver: given member URLs are invalid",
-                "definite InvalidUrls",
-            ),
-            (
-                9,
-                "etcdserver: too many learner members in cluster",
-                "definite TooManyLearners",
-            ),
+            (9, "etcdserver: member ID already exist", "definite MemberIdExists"),
+            (9, "etcdserver: Peer URLs already exists", "definite PeerUrlExists"),
+            (3, "etcdserver: given member URLs are invalid", "definite InvalidUrls"),
+            (9, "etcdserver: too many learner members in cluster", "definite TooManyLearners"),
             (
                 2,
                 "etcdserver: re-configuration failed due to not enough started members",
@@ -431,11 +355,7 @@ mod tests {
             ),
             (14, "etcdserver: unhealthy cluster", "definite UnhealthyCluster"),
             (5, "etcdserver: member not found", "definite MemberNotFound"),
-            (
-                9,
-                "etcdserver: can only promote a learner member",
-                "definite NotALearner",
-            ),
+            (9, "etcdserver: can only promote a learner member", "definite NotALearner"),
             (
                 9,
                 "etcdserver: can only promote a learner member which is in sync with leader",
@@ -443,27 +363,11 @@ mod tests {
             ),
             (9, "etcdserver: bad leader transferee", "definite BadTransferee"),
             (9, "etcdserver: not leader", "definite NotLeader"),
-            (
-                2,
-                "etcdserver: leader transfer took too long",
-                "unknown ServerTimeout",
-            ),
-            (
-                14,
-                "etcdserver: rpc not supported for learner",
-                "definite LearnerRpc",
-            ),
-            (
-                9,
-                "etcdserver: rpc not supported for learner",
-                "definite LearnerRpc",
-            ),
+            (2, "etcdserver: leader transfer took too long", "unknown ServerTimeout"),
+            (14, "etcdserver: rpc not supported for learner", "definite LearnerRpc"),
+            (9, "etcdserver: rpc not supported for learner", "definite LearnerRpc"),
             (14, "etcdserver: request timed out", "unknown ServerTimeout"),
-            (
-                14,
-                "etcdserver: request timed out, possibly due to connection lost",
-                "unknown ServerTimeout",
-            ),
+            (14, "etcdserver: request timed out, possibly due to connection lost", "unknown ServerTimeout"),
             (
                 14,
                 "etcdserver: request timed out, possibly due to previous leader failure",
@@ -481,16 +385,8 @@ mod tests {
             (8, "etcdserver: mvcc: database space exceeded", "definite NoSpace"),
             (2, "etcdserver: mvcc: database space exceeded", "definite NoSpace"),
             (15, "etcdserver: corrupt cluster", "definite Corrupt"),
-            (
-                11,
-                "etcdserver: mvcc: required revision has been compacted",
-                "definite Compacted",
-            ),
-            (
-                11,
-                "etcdserver: mvcc: required revision is a future revision",
-                "definite FutureRevision",
-            ),
+            (11, "etcdserver: mvcc: required revision has been compacted", "definite Compacted"),
+            (11, "etcdserver: mvcc: required revision is a future revision", "definite FutureRevision"),
             (3, "etcdserver: user name is empty", "definite Auth"),
             (2, "auth: user name is empty", "definite Auth"),
             (7, "etcdserver: permission denied", "definite Auth"),
@@ -509,17 +405,9 @@ mod tests {
     fn in_doubt_the_outcome_is_unknown() {
         for (code, message, expected) in [
             (2, "something new", "unknown OtherUnknown"),
-            (
-                13,
-                "h2 protocol error: error reading a body from connection",
-                "unknown OtherUnknown",
-            ),
+            (13, "h2 protocol error: error reading a body from connection", "unknown OtherUnknown"),
             (14, "error trying to connect", "unknown Transport"),
-            (
-                8,
-                "grpc: received message larger than max",
-                "unknown OtherUnknown",
-            ),
+            (8, "grpc: received message larger than max", "unknown OtherUnknown"),
             (
                 11,
                 "Error, decoded message length too large: found 9 bytes, the limit is: 4 bytes",
@@ -541,9 +429,6 @@ mod tests {
     fn the_text_says_what_happened() {
         let error = classify(&Status::unavailable("etcdserver: unhealthy cluster"));
         assert_eq!(error.refused(), Some(Refused::UnhealthyCluster));
-        assert_eq!(
-            error.to_string(),
-            "etcd refused (UnhealthyCluster): etcdserver: unhealthy cluster"
-        );
+        assert_eq!(error.to_string(), "etcd refused (UnhealthyCluster): etcdserver: unhealthy cluster");
     }
 }

@@ -210,7 +210,8 @@ const OURS: &[&str] = &[
 ];
 
 impl Flags {
-    /// The arguments behind the program name.
+    /// The arguments behind the program name. Start etcd without the variables `ETCD_*` of its environment: it takes
+    /// each flag that is not given from there.
     pub fn render(&self) -> Result<Vec<String>, Error> {
         self.check()?;
         // Without `..`: a new field that nobody renders does not compile.
@@ -245,10 +246,7 @@ impl Flags {
             Start::Seed => ("new", own()),
             Start::Resume => ("existing", own()),
             Start::Join { members } => {
-                let entries: Vec<_> = members
-                    .iter()
-                    .map(|(name, url)| format!("{name}={url}"))
-                    .collect();
+                let entries: Vec<_> = members.iter().map(|(name, url)| format!("{name}={url}")).collect();
                 ("existing", entries.join(","))
             }
         };
@@ -286,11 +284,7 @@ impl Flags {
             args.add("snapshot-catchup-entries", entries);
         }
         if let Some(interval) = watch_progress {
-            let prefix = if *minor == Minor::V3_5 {
-                "experimental-"
-            } else {
-                ""
-            };
+            let prefix = if *minor == Minor::V3_5 { "experimental-" } else { "" };
             args.add(
                 &format!("{prefix}watch-progress-notify-interval"),
                 format!("{}ms", interval.as_millis()),
@@ -314,16 +308,11 @@ impl Flags {
             .into_iter()
             .chain(&self.client_urls)
             .chain(&self.listen_client);
-        if let Some(url) = urls
-            .into_iter()
-            .find(|url| !url.starts_with("https://") || url.contains(','))
-        {
+        if let Some(url) = urls.into_iter().find(|url| !url.starts_with("https://") || url.contains(',')) {
             return Err(Error::Url(url.clone()));
         }
         let ours = |argument: &&String| {
-            argument
-                .strip_prefix("--")
-                .is_none_or(|flag| OURS.iter().any(|ours| flag.starts_with(ours)))
+            argument.strip_prefix("--").is_none_or(|flag| OURS.iter().any(|ours| flag.starts_with(ours)))
         };
         match self.extra.iter().find(ours) {
             Some(argument) => Err(Error::Extra(argument.clone())),
@@ -345,12 +334,7 @@ impl Args {
     }
 
     fn peer_tls(&mut self, tls: &PeerTls) {
-        let PeerTls {
-            server,
-            client,
-            trusted,
-            common_name,
-        } = tls;
+        let PeerTls { server, client, trusted, common_name } = tls;
         self.path("peer-cert-file", &server.cert);
         self.path("peer-key-file", &server.key);
         self.path("peer-client-cert-file", &client.cert);
@@ -410,10 +394,7 @@ mod tests {
                 trusted: pki.join("peer-ca.crt"),
                 common_name: "etcd-peer.6f0c8d1e".into(),
             },
-            client_tls: ClientTls {
-                server: Pair::at(pki, "server"),
-                trusted: pki.join("clients.crt"),
-            },
+            client_tls: ClientTls { server: Pair::at(pki, "server"), trusted: pki.join("clients.crt") },
             heartbeat_ms: 100,
             election_ms: 1000,
             quota_bytes: Some(2 << 30),
@@ -438,17 +419,9 @@ mod tests {
     #[test]
     fn golden_3_6() {
         let members = ["east", "west"].map(|site| {
-            (
-                format!("main-{site}-0-0a1b2c3d"),
-                format!("https://main-{site}-0.{site}.quorate.test:2380"),
-            )
+            (format!("main-{site}-0-0a1b2c3d"), format!("https://main-{site}-0.{site}.quorate.test:2380"))
         });
-        insta::assert_snapshot!(text(&flags(
-            Minor::V3_6,
-            Start::Join {
-                members: members.to_vec()
-            }
-        )));
+        insta::assert_snapshot!(text(&flags(Minor::V3_6, Start::Join { members: members.to_vec() })));
     }
 
     #[test]
@@ -464,25 +437,13 @@ mod tests {
     #[test]
     fn only_a_seed_may_begin_a_cluster() {
         for minor in [Minor::V3_5, Minor::V3_6, Minor::V3_7] {
-            let join = Start::Join {
-                members: vec![("a".into(), "https://a:1".into())],
-            };
-            for (start, expected) in [
-                (Start::Seed, "new"),
-                (join, "existing"),
-                (Start::Resume, "existing"),
-            ] {
+            let join = Start::Join { members: vec![("a".into(), "https://a:1".into())] };
+            for (start, expected) in [(Start::Seed, "new"), (join, "existing"), (Start::Resume, "existing")] {
                 let args = flags(minor, start).render().unwrap();
-                let states: Vec<_> = args
-                    .iter()
-                    .filter(|a| a.starts_with("--initial-cluster-state="))
-                    .collect();
+                let states: Vec<_> =
+                    args.iter().filter(|a| a.starts_with("--initial-cluster-state=")).collect();
                 assert_eq!(states, [&format!("--initial-cluster-state={expected}")]);
-                assert!(
-                    !args
-                        .iter()
-                        .any(|a| a.contains("max-learners") || a.contains("force-new-cluster"))
-                );
+                assert!(!args.iter().any(|a| a.contains("max-learners") || a.contains("force-new-cluster")));
             }
         }
     }
@@ -508,22 +469,13 @@ mod tests {
             assert_eq!(flags.render(), Err(Error::Extra(extra.into())));
         }
         for (heartbeat_ms, election_ms) in [(0, 1000), (100, 499), (1000, 50_001), (u64::MAX, 1000)] {
-            let flags = Flags {
-                heartbeat_ms,
-                election_ms,
-                ..flags(Minor::V3_6, Start::Resume)
-            };
+            let flags = Flags { heartbeat_ms, election_ms, ..flags(Minor::V3_6, Start::Resume) };
             assert!(matches!(flags.render(), Err(Error::Timers { .. })));
         }
-        let plain = Flags {
-            listen_client: vec!["http://127.0.0.1:1".into()],
-            ..flags(Minor::V3_6, Start::Resume)
-        };
+        let plain =
+            Flags { listen_client: vec!["http://127.0.0.1:1".into()], ..flags(Minor::V3_6, Start::Resume) };
         assert!(matches!(plain.render(), Err(Error::Url(_))));
-        let plain = Flags {
-            peer_url: "http://a:1".into(),
-            ..flags(Minor::V3_6, Start::Seed)
-        };
+        let plain = Flags { peer_url: "http://a:1".into(), ..flags(Minor::V3_6, Start::Seed) };
         assert!(matches!(plain.render(), Err(Error::Url(_))));
     }
 

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,6 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::client::Member;
@@ -102,14 +102,21 @@ pub struct PeerHashKv {
     pub hash_revision: i64,
 }
 
-/// The peer port of one member. The connection is kept; a broken one is replaced with the next call.
+/// The peer port of one member. One idle connection is kept; calls at the same time get connections of their own, so
+/// that a long hash does not delay a probe.
 pub struct PeerPort {
     authority: String,
     address: String,
     name: ServerName<'static>,
     tls: EtcdTls,
     clock: Clock,
-    connection: Mutex<Option<Connection>>,
+    idle: Mutex<Option<Connection>>,
+}
+
+struct Answer<T> {
+    cluster_id: Option<u64>,
+    body: T,
+    local: SocketAddr,
 }
 
 struct Connection {
@@ -124,10 +131,7 @@ impl PeerPort {
     pub fn new(url: &str, tls: EtcdTls) -> Result<Self, Error> {
         let bad = || Error::Url { url: url.to_owned() };
         let uri: Uri = url.parse().map_err(|_| bad())?;
-        let authority = uri
-            .authority()
-            .filter(|authority| authority.port().is_some())
-            .ok_or_else(bad)?;
+        let authority = uri.authority().filter(|authority| authority.port().is_some()).ok_or_else(bad)?;
         if uri.scheme_str() != Some("https") || !matches!(uri.path(), "" | "/") {
             return Err(bad());
         }
@@ -137,7 +141,7 @@ impl PeerPort {
             authority: authority.to_string(),
             tls,
             clock: Clock::start(),
-            connection: Mutex::new(None),
+            idle: Mutex::new(None),
         })
     }
 
@@ -150,25 +154,21 @@ impl PeerPort {
 
     /// Who it is, whom it knows, and how far away it is.
     pub async fn probe(&self) -> Result<PeerProbe, Error> {
-        let (cluster_id, mut members): (_, Vec<MemberBody>) =
-            self.get("/members", None, "", DEADLINE).await?;
-        let start = self.clock.elapsed();
-        let (_, version): (_, VersionBody) = self.get("/version", None, "", DEADLINE).await?;
-        let rtt = self.clock.elapsed().saturating_sub(start);
+        let Answer { cluster_id, body, .. } =
+            self.get::<Vec<MemberBody>>("/members", None, "", DEADLINE).await?;
+        let mut members: Vec<_> = body.into_iter().map(Member::from).collect();
         members.sort_by_key(|member| member.id);
-        let local = self
-            .connection
-            .lock()
-            .await
-            .as_ref()
-            .map(|connection| connection.local);
+        let start = self.clock.elapsed();
+        // On the connection of the request before, unless it was lost in between.
+        let version = self.get::<VersionBody>("/version", None, "", DEADLINE).await?;
+        let rtt = self.clock.elapsed().saturating_sub(start);
         Ok(PeerProbe {
             cluster_id: cluster_id.ok_or_else(|| Error::Unreadable("it names no cluster".into()))?,
-            members: members.into_iter().map(Member::from).collect(),
-            server_version: version.etcdserver,
-            cluster_version: version.etcdcluster,
+            members,
+            server_version: version.body.etcdserver,
+            cluster_version: version.body.etcdcluster,
             rtt,
-            local: local.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0))),
+            local: version.local,
         })
     }
 
@@ -176,15 +176,14 @@ impl PeerPort {
     /// refuses.
     pub async fn hash_kv(&self, revision: i64, cluster_id: Option<u64>) -> Result<PeerHashKv, Error> {
         let body = serde_json::json!({ "revision": revision }).to_string();
-        let (found, hash): (_, HashBody) = self
-            .get("/members/hashkv", cluster_id, &body, HASH_DEADLINE)
-            .await?;
+        let answer = self.get::<HashBody>("/members/hashkv", cluster_id, &body, HASH_DEADLINE).await?;
+        let HashBody { header, hash, compact_revision, hash_revision } = answer.body;
         Ok(PeerHashKv {
-            cluster_id: found.ok_or_else(|| Error::Unreadable("it names no cluster".into()))?,
-            revision: hash.header.revision,
-            hash: hash.hash,
-            compact_revision: hash.compact_revision,
-            hash_revision: hash.hash_revision,
+            cluster_id: answer.cluster_id.ok_or_else(|| Error::Unreadable("it names no cluster".into()))?,
+            revision: header.revision,
+            hash,
+            compact_revision,
+            hash_revision,
         })
     }
 
@@ -194,42 +193,42 @@ impl PeerPort {
         cluster_id: Option<u64>,
         body: &str,
         deadline: Duration,
-    ) -> Result<(Option<u64>, T), Error> {
-        let mut kept = self.connection.lock().await;
+    ) -> Result<Answer<T>, Error> {
         let exchange = async {
-            let mut connection = match kept.take().filter(|connection| !connection.sender.is_closed()) {
+            let mut connection = match self.take_idle() {
                 Some(connection) => connection,
                 None => self.connect().await?,
             };
             let request = self.request(path, cluster_id, body);
-            let answer = connection
-                .sender
-                .send_request(request)
-                .await
-                .map_err(Error::Connection)?;
+            let answer = connection.sender.send_request(request).await.map_err(Error::Connection)?;
             let (parts, body) = answer.into_parts();
             let body = Limited::new(body, LIMIT)
                 .collect()
                 .await
                 .map_err(|error| Error::Unreadable(error.to_string()))?
                 .to_bytes();
-            *kept = Some(connection);
-            Ok((parts, body))
+            Ok((parts, body, connection))
         };
-        // A connection that broke or ran out of time is not put back.
-        let (parts, body) = tokio::time::timeout(deadline, exchange)
-            .await
-            .unwrap_or(Err(Error::Timeout(deadline)))?;
+        // A connection that broke or ran out of time is not kept.
+        let (parts, body, connection) =
+            tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(Error::Timeout(deadline)))?;
+        let local = connection.local;
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
         if parts.status != StatusCode::OK {
             return Err(refusal(parts.status, &body));
         }
-        let found = parts
+        let cluster_id = parts
             .headers
             .get(CLUSTER_ID)
             .and_then(|value| value.to_str().ok())
             .and_then(|text| u64::from_str_radix(text, 16).ok());
-        let value = serde_json::from_slice(&body).map_err(|error| Error::Unreadable(error.to_string()))?;
-        Ok((found, value))
+        let body = serde_json::from_slice(&body).map_err(|error| Error::Unreadable(error.to_string()))?;
+        Ok(Answer { cluster_id, body, local })
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        idle.filter(|connection| !connection.sender.is_closed())
     }
 
     fn request(&self, path: &str, cluster_id: Option<u64>, body: &str) -> Request<Full<Bytes>> {
@@ -247,23 +246,18 @@ impl PeerPort {
 
     async fn connect(&self) -> Result<Connection, Error> {
         let stream = dial::dial(&self.address, self.name.clone(), self.tls.configs().http).await?;
-        let local = stream.get_ref().0.local_addr().map_err(|source| DialError::Tcp {
-            address: self.address.clone(),
-            source,
-        })?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(Error::Connection)?;
+        let local = stream
+            .get_ref()
+            .0
+            .local_addr()
+            .map_err(|source| DialError::Tcp { address: self.address.clone(), source })?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Error::Connection)?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             // The request that fails reports it.
             let _ = connection.await;
         });
-        Ok(Connection {
-            sender,
-            local,
-            _driver: driver,
-        })
+        Ok(Connection { sender, local, _driver: driver })
     }
 }
 
@@ -306,20 +300,8 @@ struct MemberBody {
 
 impl From<MemberBody> for Member {
     fn from(body: MemberBody) -> Self {
-        let MemberBody {
-            id,
-            name,
-            peer_urls,
-            client_urls,
-            is_learner,
-        } = body;
-        Self {
-            id,
-            name,
-            peer_urls,
-            client_urls,
-            is_learner,
-        }
+        let MemberBody { id, name, peer_urls, client_urls, is_learner } = body;
+        Self { id, name, peer_urls, client_urls, is_learner }
     }
 }
 
@@ -355,14 +337,8 @@ mod tests {
     fn refusals_are_told_apart() {
         let kind = |status, body: &str| refusal(StatusCode::from_u16(status).unwrap(), body.as_bytes());
         assert!(matches!(kind(412, "cluster ID mismatch\n"), Error::OtherCluster));
-        assert!(matches!(
-            kind(400, "mvcc: required revision has been compacted\n"),
-            Error::Compacted
-        ));
-        assert!(matches!(
-            kind(400, "mvcc: required revision is a future revision\n"),
-            Error::FutureRevision
-        ));
+        assert!(matches!(kind(400, "mvcc: required revision has been compacted\n"), Error::Compacted));
+        assert!(matches!(kind(400, "mvcc: required revision is a future revision\n"), Error::FutureRevision));
         assert!(
             matches!(kind(404, "404 page not found\n"), Error::Answer { message, .. } if message == "404 page not found")
         );

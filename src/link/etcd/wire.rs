@@ -19,15 +19,10 @@ pub(super) async fn member_list(
     linearizable: bool,
 ) -> Result<PbMemberListResponse, Status> {
     let mut grpc = Grpc::new(channel);
-    grpc.ready()
-        .await
-        .map_err(|error| Status::from_error(error.into()))?;
+    grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
     let path = PathAndQuery::from_static("/etcdserverpb.Cluster/MemberList");
     let request = Request::new(MemberListRequest { linearizable });
-    Ok(grpc
-        .unary(request, path, ProstCodec::default())
-        .await?
-        .into_inner())
+    Ok(grpc.unary(request, path, ProstCodec::default()).await?.into_inner())
 }
 
 #[cfg(test)]
@@ -38,14 +33,7 @@ mod tests {
 
     #[test]
     fn linearizable_is_on_the_wire() {
-        assert_eq!(
-            MemberListRequest { linearizable: true }.encode_to_vec(),
-            [0x08, 0x01]
-        );
-        assert!(
-            MemberListRequest { linearizable: false }
-                .encode_to_vec()
-                .is_empty()
-        );
+        assert_eq!(MemberListRequest { linearizable: true }.encode_to_vec(), [0x08, 0x01]);
+        assert!(MemberListRequest { linearizable: false }.encode_to_vec().is_empty());
     }
 }

@@ -60,31 +60,23 @@ impl Authority {
         let text = pem::read(&pair.cert)?;
         let certificate = pem::certificates(&pair.cert, &text)?.swap_remove(0);
         if !pair.key.exists() {
-            return Err(Error::RootWithoutKey {
-                path: pair.cert.clone(),
-            });
+            return Err(Error::RootWithoutKey { path: pair.cert.clone() });
         }
         let key = load_key(pair)?;
         let parsed = identity::parse(&certificate)?;
         if parsed.public_key().raw != key.subject_public_key_info() {
-            return Err(Error::RootWithOtherKey {
-                path: pair.cert.clone(),
-            });
+            return Err(Error::RootWithOtherKey { path: pair.cert.clone() });
         }
-        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|source| Error::Make {
-            path: pair.cert.clone(),
-            source,
-        })?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)
+            .map_err(|source| Error::Make { path: pair.cert.clone(), source })?;
         Ok(Self { issuer, certificate })
     }
 }
 
 pub(super) fn load_key(pair: &Pair) -> Result<KeyPair, Error> {
     let text = pem::read(&pair.key)?;
-    KeyPair::from_pem(&String::from_utf8_lossy(&text)).map_err(|source| Error::Make {
-        path: pair.key.clone(),
-        source,
-    })
+    KeyPair::from_pem(&String::from_utf8_lossy(&text))
+        .map_err(|source| Error::Make { path: pair.key.clone(), source })
 }
 
 /// Makes a root unless there is one. The key is written first: after a crash between the two files the same key gets
@@ -94,10 +86,7 @@ pub(super) fn create_if_missing(pair: &Pair, root: Root, site: &str, now: System
         Authority::load(pair)?;
         return Ok(());
     }
-    let make = |source| Error::Make {
-        path: pair.cert.clone(),
-        source,
-    };
+    let make = |source| Error::Make { path: pair.cert.clone(), source };
     let key = if pair.key.exists() {
         load_key(pair)?
     } else {
@@ -109,10 +98,7 @@ pub(super) fn create_if_missing(pair: &Pair, root: Root, site: &str, now: System
     params.not_before = (now - BACKDATE).into();
     params.not_after = (now + LIFE).into();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(
-        DnType::CommonName,
-        format!("quorate {} root of {site}", root.word()),
-    );
+    params.distinguished_name.push(DnType::CommonName, format!("quorate {} root of {site}", root.word()));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let certificate = params.self_signed(&key).map_err(make)?;

@@ -88,26 +88,15 @@ impl Leaf {
     fn content(&self, pki: &SitePki) -> Result<Content, Error> {
         let site = pki.site();
         let (common_name, identity, server, client) = match self {
-            Self::Agent => (
-                format!("quorate-agent-of-{site}"),
-                Some(Identity::agent(site)),
-                true,
-                true,
-            ),
+            Self::Agent => (format!("quorate-agent-of-{site}"), Some(Identity::agent(site)), true, true),
             Self::AgentEtcdClient => ("quorate-agent".to_owned(), None, false, true),
-            Self::MemberApi { uid, slot } => (
-                format!("quorate-member-{slot}"),
-                Some(Identity::member(uid, site, slot)),
-                true,
-                false,
-            ),
+            Self::MemberApi { uid, slot } => {
+                (format!("quorate-member-{slot}"), Some(Identity::member(uid, site, slot)), true, false)
+            }
             Self::PeerServer { uid, .. } => (peer_common_name(uid), None, true, false),
-            Self::PeerClient { uid, slot } => (
-                peer_common_name(uid),
-                Some(Identity::member(uid, site, slot)),
-                false,
-                true,
-            ),
+            Self::PeerClient { uid, slot } => {
+                (peer_common_name(uid), Some(Identity::member(uid, site, slot)), false, true)
+            }
             Self::Probe { uid } => (peer_common_name(uid), Some(Identity::probe(site)), false, true),
             // Client as well: etcd's JSON gateway dials its own port with this certificate.
             Self::EtcdServer { hosts, .. } => (hosts.first().cloned().unwrap_or_default(), None, true, true),
@@ -138,13 +127,7 @@ impl Leaf {
             }
         }
         names.sort();
-        Ok(Content {
-            common_name,
-            names,
-            sans,
-            server,
-            client,
-        })
+        Ok(Content { common_name, names, sans, server, client })
     }
 }
 
@@ -154,10 +137,7 @@ pub fn peer_common_name(uid: &str) -> String {
 }
 
 fn ia5(text: &str, pki: &SitePki) -> Result<rcgen::string::Ia5String, Error> {
-    text.try_into().map_err(|source| Error::Make {
-        path: pki.folder().to_owned(),
-        source,
-    })
+    text.try_into().map_err(|source| Error::Make { path: pki.folder().to_owned(), source })
 }
 
 /// Signs and writes a leaf. The key goes first; a crash between the two files leaves a pair that `is_current` refuses.
@@ -168,30 +148,21 @@ pub(super) fn issue(
     pki: &SitePki,
     now: SystemTime,
 ) -> Result<(), Error> {
-    let make = |source| Error::Make {
-        path: pair.cert.clone(),
-        source,
-    };
+    let make = |source| Error::Make { path: pair.cert.clone(), source };
     let content = leaf.content(pki)?;
     let mut params = CertificateParams::default();
     params.not_before = (now - BACKDATE).into();
     params.not_after = (now + LIFE).into();
     params.distinguished_name = DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(DnType::CommonName, content.common_name);
+    params.distinguished_name.push(DnType::CommonName, content.common_name);
     params.subject_alt_names = content.sans;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
     if content.server {
-        params
-            .extended_key_usages
-            .push(ExtendedKeyUsagePurpose::ServerAuth);
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     if content.client {
-        params
-            .extended_key_usages
-            .push(ExtendedKeyUsagePurpose::ClientAuth);
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
     }
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(make)?;
     let certificate = params.signed_by(&key, &authority.issuer).map_err(make)?;
@@ -214,30 +185,20 @@ pub(super) fn is_current(
         let found = identity::parse(der)?;
         let root = identity::parse(&authority.certificate)?;
         let validity = Validity::of(der)?;
-        Ok(
-            found.public_key().raw == load_key(pair)?.subject_public_key_info()
-                && found.verify_signature(Some(root.public_key())).is_ok()
-                && validity.not_before <= now
-                && now < validity.renewal()
-                && same_content(&found, &leaf.content(pki)?),
-        )
+        Ok(found.public_key().raw == load_key(pair)?.subject_public_key_info()
+            && found.verify_signature(Some(root.public_key())).is_ok()
+            && validity.not_before <= now
+            && now < validity.renewal()
+            && same_content(&found, &leaf.content(pki)?))
     };
     // Whatever cannot be read is made anew.
     read().unwrap_or(false)
 }
 
 fn same_content(found: &X509Certificate<'_>, wanted: &Content) -> bool {
-    let common_name = found
-        .subject()
-        .iter_common_name()
-        .next()
-        .and_then(|name| name.as_str().ok());
+    let common_name = found.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
     let mut names: Vec<String> = match found.subject_alternative_name() {
-        Ok(names) => names
-            .iter()
-            .flat_map(|names| &names.value.general_names)
-            .map(name_text)
-            .collect(),
+        Ok(names) => names.iter().flat_map(|names| &names.value.general_names).map(name_text).collect(),
         Err(_) => return false,
     };
     names.sort();

@@ -83,10 +83,7 @@ pub struct Pair {
 impl Pair {
     /// `<folder>/<name>.crt` and `<folder>/<name>.key`.
     pub fn at(folder: &Path, name: &str) -> Self {
-        Self {
-            cert: folder.join(format!("{name}.crt")),
-            key: folder.join(format!("{name}.key")),
-        }
+        Self { cert: folder.join(format!("{name}.crt")), key: folder.join(format!("{name}.key")) }
     }
 }
 
@@ -130,11 +127,7 @@ impl SitePki {
     fn new(state_dir: &Path, site: &str, trust_domain: &str) -> Result<Self, Error> {
         identity::check_site(site)?;
         identity::check_trust_domain(trust_domain)?;
-        Ok(Self {
-            folder: state_dir.join("pki"),
-            site: site.into(),
-            trust_domain: trust_domain.into(),
-        })
+        Ok(Self { folder: state_dir.join("pki"), site: site.into(), trust_domain: trust_domain.into() })
     }
 
     /// The folder that holds it all.
@@ -175,10 +168,7 @@ impl SitePki {
     pub fn roots(&self) -> Result<SiteRoots, Error> {
         let text =
             |root| pem::read(&self.root_path(root)).map(|text| String::from_utf8_lossy(&text).into_owned());
-        Ok(SiteRoots {
-            agent: text(Root::Agent)?,
-            peer: text(Root::Peer)?,
-        })
+        Ok(SiteRoots { agent: text(Root::Agent)?, peer: text(Root::Peer)? })
     }
 
     /// Everything that etcd's client port trusts: our users, and the agents of `sites`.
@@ -201,13 +191,7 @@ impl SitePki {
 
     /// Makes the leaf anew as if it were `now`.
     pub fn issue_at(&self, leaf: &Leaf, pair: &Pair, now: SystemTime) -> Result<(), Error> {
-        leaf::issue(
-            leaf,
-            pair,
-            &Authority::load(&self.root_pair(leaf.root()))?,
-            self,
-            now,
-        )
+        leaf::issue(leaf, pair, &Authority::load(&self.root_pair(leaf.root()))?, self, now)
     }
 }
 

@@ -13,27 +13,9 @@ fn every_leaf() -> Vec<(&'static str, Leaf)> {
     vec![
         ("agent", Leaf::Agent),
         ("etcd-client", Leaf::AgentEtcdClient),
-        (
-            "member",
-            Leaf::MemberApi {
-                uid: uid(),
-                slot: slot(),
-            },
-        ),
-        (
-            "peer-server",
-            Leaf::PeerServer {
-                uid: uid(),
-                host: "main-east-0.east.quorate.test".into(),
-            },
-        ),
-        (
-            "peer-client",
-            Leaf::PeerClient {
-                uid: uid(),
-                slot: slot(),
-            },
-        ),
+        ("member", Leaf::MemberApi { uid: uid(), slot: slot() }),
+        ("peer-server", Leaf::PeerServer { uid: uid(), host: "main-east-0.east.quorate.test".into() }),
+        ("peer-client", Leaf::PeerClient { uid: uid(), slot: slot() }),
         ("probe", Leaf::Probe { uid: uid() }),
         (
             "server",
@@ -52,14 +34,7 @@ fn describe(path: &Path) -> String {
     let mut names: Vec<String> = found
         .subject_alternative_name()
         .unwrap()
-        .map(|names| {
-            names
-                .value
-                .general_names
-                .iter()
-                .map(ToString::to_string)
-                .collect()
-        })
+        .map(|names| names.value.general_names.iter().map(ToString::to_string).collect())
         .unwrap_or_default();
     names.sort();
     let usage = found.extended_key_usage().unwrap().unwrap().value;
@@ -85,10 +60,7 @@ fn leaves_have_the_names_and_usages_of_their_kind() {
         assert!(pki.ensure(&leaf, &pair).unwrap());
         assert!(!pki.ensure(&leaf, &pair).unwrap(), "{name} is made once");
         assert!(!needs_renewal(&pair.cert).unwrap());
-        assert_eq!(
-            fs::metadata(&pair.key).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&pair.key).unwrap().permissions().mode() & 0o777, 0o600);
         writeln!(text, "{name}: {}", describe(&pair.cert)).unwrap();
     }
     insta::assert_snapshot!(text);
@@ -113,11 +85,7 @@ fn init_twice_changes_nothing() {
         files
     };
     let before = read();
-    assert_eq!(
-        before.len(),
-        8,
-        "three roots and the agent's leaf, each with its key"
-    );
+    assert_eq!(before.len(), 8, "three roots and the agent's leaf, each with its key");
     SitePki::init(state.path(), "east", "quorate.test").unwrap();
     SitePki::open(state.path(), "east", "quorate.test").unwrap();
     assert_eq!(read(), before);
@@ -160,16 +128,13 @@ fn a_leaf_is_made_anew_when_it_is_due_damaged_or_different() {
     let days = |n: u64| Duration::from_hours(n * 24);
     let ensure = || pki.ensure(&Leaf::Agent, &pair).unwrap();
 
-    pki.issue_at(&Leaf::Agent, &pair, Clock::wall() - days(59))
-        .unwrap();
+    pki.issue_at(&Leaf::Agent, &pair, Clock::wall() - days(59)).unwrap();
     assert!(!needs_renewal(&pair.cert).unwrap());
     assert!(!ensure());
-    pki.issue_at(&Leaf::Agent, &pair, Clock::wall() - days(61))
-        .unwrap();
+    pki.issue_at(&Leaf::Agent, &pair, Clock::wall() - days(61)).unwrap();
     assert!(needs_renewal(&pair.cert).unwrap());
     assert!(ensure());
-    pki.issue_at(&Leaf::Agent, &pair, Clock::wall() + days(2))
-        .unwrap();
+    pki.issue_at(&Leaf::Agent, &pair, Clock::wall() + days(2)).unwrap();
     assert!(ensure(), "a clock that was ahead");
 
     let old_key = fs::read(&pair.key).unwrap();
@@ -182,9 +147,7 @@ fn a_leaf_is_made_anew_when_it_is_due_damaged_or_different() {
 
     // A leaf of another root with the same name.
     let other = tempfile::tempdir().unwrap();
-    let other = SitePki::init(other.path(), "east", "quorate.test")
-        .unwrap()
-        .agent_pair();
+    let other = SitePki::init(other.path(), "east", "quorate.test").unwrap().agent_pair();
     fs::copy(&other.cert, &pair.cert).unwrap();
     fs::copy(&other.key, &pair.key).unwrap();
     assert!(ensure());
@@ -193,83 +156,41 @@ fn a_leaf_is_made_anew_when_it_is_due_damaged_or_different() {
 #[test]
 fn names_that_could_not_be_read_back_are_not_signed() {
     let state = tempfile::tempdir().unwrap();
-    assert!(matches!(
-        SitePki::init(state.path(), "../x", "quorate.test"),
-        Err(Error::Name(_))
-    ));
-    assert!(matches!(
-        SitePki::init(state.path(), "east", "Quorate"),
-        Err(Error::Name(_))
-    ));
-    assert!(matches!(
-        SitePki::open(state.path(), "east", "quorate.test"),
-        Err(Error::NotInitialised { .. })
-    ));
+    assert!(matches!(SitePki::init(state.path(), "../x", "quorate.test"), Err(Error::Name(_))));
+    assert!(matches!(SitePki::init(state.path(), "east", "Quorate"), Err(Error::Name(_))));
+    assert!(matches!(SitePki::open(state.path(), "east", "quorate.test"), Err(Error::NotInitialised { .. })));
     let pki = SitePki::init(state.path(), "east", "quorate.test").unwrap();
-    let leaf = Leaf::PeerClient {
-        uid: UID.into(),
-        slot: "a/../b".into(),
-    };
-    assert!(matches!(
-        pki.ensure(&leaf, &Pair::at(state.path(), "x")),
-        Err(Error::Name(_))
-    ));
+    let leaf = Leaf::PeerClient { uid: UID.into(), slot: "a/../b".into() };
+    assert!(matches!(pki.ensure(&leaf, &Pair::at(state.path(), "x")), Err(Error::Name(_))));
 }
 
 #[test]
 fn trust_in_another_root_is_not_replaced_silently() {
     let [east, west, west2] = [0; 3].map(|_| tempfile::tempdir().unwrap());
     let east = SitePki::init(east.path(), "east", "quorate.test").unwrap();
-    let west = SitePki::init(west.path(), "west", "quorate.test")
-        .unwrap()
-        .roots()
-        .unwrap();
-    let west2 = SitePki::init(west2.path(), "west", "quorate.test")
-        .unwrap()
-        .roots()
-        .unwrap();
+    let west = SitePki::init(west.path(), "west", "quorate.test").unwrap().roots().unwrap();
+    let west2 = SitePki::init(west2.path(), "west", "quorate.test").unwrap().roots().unwrap();
     let trust = east.trust();
     assert!(trust.add("west", &west).unwrap());
     assert!(!trust.add("west", &west).unwrap());
-    assert!(matches!(
-        trust.add("west", &west2),
-        Err(Error::OtherRoot { which: "agent", .. })
-    ));
-    let half = SiteRoots {
-        agent: west.agent.clone(),
-        peer: west2.peer,
-    };
-    assert!(matches!(
-        trust.add("west", &half),
-        Err(Error::OtherRoot { which: "peer", .. })
-    ));
+    assert!(matches!(trust.add("west", &west2), Err(Error::OtherRoot { which: "agent", .. })));
+    let half = SiteRoots { agent: west.agent.clone(), peer: west2.peer };
+    assert!(matches!(trust.add("west", &half), Err(Error::OtherRoot { which: "peer", .. })));
     assert_eq!(trust.read("west").unwrap(), Some(west.clone()));
 
     let leaf = fs::read_to_string(east.agent_pair().cert).unwrap();
-    let not_ca = SiteRoots {
-        agent: leaf,
-        peer: west.peer.clone(),
-    };
-    assert!(
-        matches!(trust.add("north", &not_ca), Err(Error::Read(_))),
-        "a leaf is not a root"
-    );
+    let not_ca = SiteRoots { agent: leaf, peer: west.peer.clone() };
+    assert!(matches!(trust.add("north", &not_ca), Err(Error::Read(_))), "a leaf is not a root");
     assert!(trust.read("north").unwrap().is_none());
 
     fs::create_dir(trust.path().join("..data")).unwrap();
     assert_eq!(trust.sites().unwrap(), ["east", "west"]);
     let bundle = east.client_bundle(&["east", "west"]).unwrap();
+    assert_eq!(pem::certificates(trust.path(), bundle.as_bytes()).unwrap().len(), 3);
     assert_eq!(
-        pem::certificates(trust.path(), bundle.as_bytes()).unwrap().len(),
-        3
-    );
-    assert_eq!(
-        pem::certificates(
-            trust.path(),
-            trust.peer_bundle(&["east", "west"]).unwrap().as_bytes()
-        )
-        .unwrap()
-        .len(),
+        pem::certificates(trust.path(), trust.peer_bundle(&["east", "west"]).unwrap().as_bytes())
+            .unwrap()
+            .len(),
         2
     );
     assert!(trust.peer_bundle(&["north"]).is_err());

@@ -47,12 +47,7 @@ impl TrustFolder {
 
     /// The sites that have a folder, sorted.
     pub fn sites(&self) -> Result<Vec<String>, Error> {
-        let fail = |source| {
-            Error::Read(pem::Error::Io {
-                path: self.folder.clone(),
-                source,
-            })
-        };
+        let fail = |source| Error::Read(pem::Error::Io { path: self.folder.clone(), source });
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -83,20 +78,14 @@ impl TrustFolder {
             pem::roots(path, &text)?;
             Ok(String::from_utf8_lossy(&text).into_owned())
         };
-        Ok(Some(SiteRoots {
-            agent: text(&agent)?,
-            peer: text(&peer)?,
-        }))
+        Ok(Some(SiteRoots { agent: text(&agent)?, peer: text(&peer)? }))
     }
 
     /// Replaces the roots of a site; false if they were the same.
     pub fn write(&self, site: &str, roots: &SiteRoots) -> Result<bool, Error> {
         identity::check_site(site)?;
         let mut changed = false;
-        for (path, text) in [
-            (self.agent_path(site), &roots.agent),
-            (self.peer_path(site), &roots.peer),
-        ] {
+        for (path, text) in [(self.agent_path(site), &roots.agent), (self.peer_path(site), &roots.peer)] {
             pem::roots(&path, text.as_bytes())?;
             changed |= write_file(&path, text.as_bytes(), PUBLIC)?;
         }
@@ -116,13 +105,7 @@ impl TrustFolder {
         let Some(old) = self.read(site)? else {
             return Ok(());
         };
-        let other = |which, path| {
-            Err(Error::OtherRoot {
-                site: site.to_owned(),
-                which,
-                path,
-            })
-        };
+        let other = |which, path| Err(Error::OtherRoot { site: site.to_owned(), which, path });
         if old.agent != roots.agent {
             return other("agent", self.agent_path(site));
         }

@@ -1,9 +1,5 @@
 //! The etcd adapter against real etcds with TLS, made from our own certificates and our own command line.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test: the first surprise ends it"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test: the first surprise ends it")]
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -25,25 +21,13 @@ const UID: &str = "6f0c8d1e-0000-4000-8000-000000000001";
 /// A folder with the `etcd` of this minor, from the same place that everything here uses.
 fn etcd(minor: Minor) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/stack/etcd.sh");
-    let output = std::process::Command::new("bash")
-        .arg(script)
-        .arg(minor.to_string())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = std::process::Command::new("bash").arg(script).arg(minor.to_string()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim()).join("etcd")
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// One site with its certificates, on this machine.
@@ -68,17 +52,8 @@ impl Site {
     fn new(minor: Minor) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pki = SitePki::init(folder.path(), "east", "quorate.test").unwrap();
-        std::fs::write(
-            folder.path().join("clients.crt"),
-            pki.client_bundle(&["east"]).unwrap(),
-        )
-        .unwrap();
-        Self {
-            folder,
-            pki,
-            minor,
-            program: etcd(minor),
-        }
+        std::fs::write(folder.path().join("clients.crt"), pki.client_bundle(&["east"]).unwrap()).unwrap();
+        Self { folder, pki, minor, program: etcd(minor) }
     }
 
     fn pair(&self, name: &str, leaf: &Leaf) -> Pair {
@@ -89,11 +64,8 @@ impl Site {
 
     /// What the agent uses on client ports.
     fn client_tls(&self) -> EtcdTls {
-        EtcdTls::load(
-            self.pki.root_path(Root::Client),
-            self.pair("agent-client", &Leaf::AgentEtcdClient),
-        )
-        .unwrap()
+        EtcdTls::load(self.pki.root_path(Root::Client), self.pair("agent-client", &Leaf::AgentEtcdClient))
+            .unwrap()
     }
 
     /// What the agent uses on peer ports.
@@ -121,17 +93,11 @@ impl Site {
             peer_tls: PeerTls {
                 server: self.pair(
                     &format!("{slot}-peer-server"),
-                    &Leaf::PeerServer {
-                        uid: uid(),
-                        host: "localhost".into(),
-                    },
+                    &Leaf::PeerServer { uid: uid(), host: "localhost".into() },
                 ),
                 client: self.pair(
                     &format!("{slot}-peer-client"),
-                    &Leaf::PeerClient {
-                        uid: uid(),
-                        slot: slot.into(),
-                    },
+                    &Leaf::PeerClient { uid: uid(), slot: slot.into() },
                 ),
                 trusted: self.pki.trust().peer_path("east"),
                 common_name: peer_common_name(UID),
@@ -149,9 +115,9 @@ impl Site {
             heartbeat_ms: 100,
             election_ms: 1000,
             quota_bytes: Some(400_000),
-            auto_compaction: Some(quorate_link::etcd::flags::AutoCompaction::Periodic(
-                Duration::from_mins(5),
-            )),
+            auto_compaction: Some(quorate_link::etcd::flags::AutoCompaction::Periodic(Duration::from_mins(
+                5,
+            ))),
             snapshot_catchup_entries: Some(5_000),
             watch_progress: Some(Duration::from_secs(5)),
             extensive_metrics: true,
@@ -169,19 +135,8 @@ impl Site {
             .spawn()
             .unwrap();
         let client = EtcdClient::connect(&endpoint, &self.client_tls()).await.unwrap();
-        let mut member = Member {
-            name,
-            peer_url: peer_url.into(),
-            endpoint,
-            process,
-            client,
-            log,
-        };
-        member
-            .wait_for("a leader", async |client| {
-                client.status().await.is_ok_and(|s| s.leader != 0)
-            })
-            .await;
+        let mut member = Member { name, peer_url: peer_url.into(), endpoint, process, client, log };
+        member.wait_for("a leader", async |client| client.status().await.is_ok_and(|s| s.leader != 0)).await;
         member
     }
 }
@@ -202,12 +157,10 @@ impl Member {
     fn tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
-        lines[lines.len().saturating_sub(15)..]
-            .iter()
-            .fold(String::new(), |mut tail, line| {
-                writeln!(tail, "{line}").unwrap();
-                tail
-            })
+        lines[lines.len().saturating_sub(15)..].iter().fold(String::new(), |mut tail, line| {
+            writeln!(tail, "{line}").unwrap();
+            tail
+        })
     }
 
     fn port(&self, tls: EtcdTls) -> PeerPort {
@@ -228,19 +181,13 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>, expected: Refused) {
 }
 
 fn ids(list: &MemberList) -> Vec<(u64, bool)> {
-    list.members
-        .iter()
-        .map(|member| (member.id, member.is_learner))
-        .collect()
+    list.members.iter().map(|member| (member.id, member.is_learner)).collect()
 }
 
 /// Waits until etcd has done what it does by itself after a start, such as settling the cluster version.
 async fn settle(member: &mut Member, port: &PeerPort) {
     for _ in 0..100 {
-        let decided = port
-            .probe()
-            .await
-            .is_ok_and(|probe| probe.cluster_version != "not_decided");
+        let decided = port.probe().await.is_ok_and(|probe| probe.cluster_version != "not_decided");
         let before = member.client.status().await.unwrap().raft_index;
         tokio::time::sleep(Duration::from_millis(300)).await;
         if decided && member.client.status().await.unwrap().raft_index == before {
@@ -259,15 +206,8 @@ async fn one_member(minor: Minor) {
     let client = member.client.clone();
 
     let status = client.status().await.unwrap();
-    assert!(
-        status.version.starts_with(&minor.to_string()),
-        "{}",
-        status.version
-    );
-    assert_eq!(
-        (status.leader, status.is_learner),
-        (status.header.member_id, false)
-    );
+    assert!(status.version.starts_with(&minor.to_string()), "{}", status.version);
+    assert_eq!((status.leader, status.is_learner), (status.header.member_id, false));
     assert!(status.errors.is_empty() && status.applied_index <= status.raft_index);
     for linearizable in [false, true] {
         let list = client.member_list(linearizable).await.unwrap();
@@ -283,27 +223,15 @@ async fn one_member(minor: Minor) {
     let header = client.canary().await.unwrap();
     let after = client.status().await.unwrap();
     assert_eq!(after.raft_index, before.raft_index + 1);
-    assert_eq!(
-        (after.header.revision, header.revision),
-        (before.header.revision, before.header.revision)
-    );
+    assert_eq!((after.header.revision, header.revision), (before.header.revision, before.header.revision));
 
     let first = client.put("a", "1").await.unwrap();
     let second = client.put("b", "2").await.unwrap();
     assert_eq!(second, first + 1);
-    assert_eq!(
-        (
-            client.count_at(first).await.unwrap(),
-            client.count_at(0).await.unwrap()
-        ),
-        (1, 2)
-    );
+    assert_eq!((client.count_at(first).await.unwrap(), client.count_at(0).await.unwrap()), (1, 2));
     for linearizable in [false, true] {
         let found = client.get("b", linearizable).await.unwrap().unwrap();
-        assert_eq!(
-            (found.value.as_slice(), found.mod_revision),
-            (b"2".as_slice(), second)
-        );
+        assert_eq!((found.value.as_slice(), found.mod_revision), (b"2".as_slice(), second));
         assert_eq!(client.get("c", linearizable).await.unwrap(), None);
     }
     refused(client.count_at(second + 10).await, Refused::FutureRevision);
@@ -378,16 +306,12 @@ async fn members_come_and_go() {
     refusals(&a, b_id, &b_url).await;
 
     // The list of the answer is what the joiner needs; it names itself.
-    let members = vec![
-        (a.name.clone(), a.peer_url.clone()),
-        ("main-east-1-0a1b2c3d".to_owned(), b_url.clone()),
-    ];
+    let members =
+        vec![(a.name.clone(), a.peer_url.clone()), ("main-east-1-0a1b2c3d".to_owned(), b_url.clone())];
     let revision = a.client.put("a", "1").await.unwrap();
     let mut b = site.start("main-east-1", &b_url, Start::Join { members }).await;
-    b.wait_for("the data", async |client| {
-        client.get("a", false).await.is_ok_and(|found| found.is_some())
-    })
-    .await;
+    b.wait_for("the data", async |client| client.get("a", false).await.is_ok_and(|found| found.is_some()))
+        .await;
     Box::pin(learner(&site, &a, &b, b_id, revision)).await;
 
     let list = loop {
@@ -403,10 +327,7 @@ async fn members_come_and_go() {
         Ok((id, _)) => assert_eq!(a.client.member_remove(id).await.unwrap().members.len(), 2),
         Err(error) => assert_eq!(error.refused(), Some(Refused::UnhealthyCluster), "{error}"),
     }
-    assert_eq!(
-        a.client.member_update(b_id, &b_url).await.unwrap().members.len(),
-        2
-    );
+    assert_eq!(a.client.member_update(b_id, &b_url).await.unwrap().members.len(), 2);
 
     let a_id = a.client.status().await.unwrap().header.member_id;
     a.client.move_leader(b_id).await.unwrap();
@@ -421,26 +342,14 @@ async fn refusals(a: &Member, b_id: u64, b_url: &str) {
     let a_id = a.client.status().await.unwrap().header.member_id;
     // The id is made from the URLs and the second: at once it is the id that exists, later the URL.
     let again = a.client.member_add_learner(b_url).await.unwrap_err().refused();
-    assert!(
-        matches!(again, Some(Refused::MemberIdExists | Refused::PeerUrlExists)),
-        "{again:?}"
-    );
+    assert!(matches!(again, Some(Refused::MemberIdExists | Refused::PeerUrlExists)), "{again:?}");
     tokio::time::sleep(Duration::from_millis(1100)).await;
     refused(a.client.member_add_learner(b_url).await, Refused::PeerUrlExists);
-    refused(
-        a.client.member_add_learner(&peer_url()).await,
-        Refused::TooManyLearners,
-    );
-    refused(
-        a.client.member_add_learner("ftp://localhost:1").await,
-        Refused::InvalidUrls,
-    );
+    refused(a.client.member_add_learner(&peer_url()).await, Refused::TooManyLearners);
+    refused(a.client.member_add_learner("ftp://localhost:1").await, Refused::InvalidUrls);
     refused(a.client.member_promote(4711).await, Refused::MemberNotFound);
     refused(a.client.member_remove(4711).await, Refused::MemberNotFound);
-    refused(
-        a.client.member_update(4711, &peer_url()).await,
-        Refused::MemberNotFound,
-    );
+    refused(a.client.member_update(4711, &peer_url()).await, Refused::MemberNotFound);
     refused(a.client.member_promote(a_id).await, Refused::NotALearner);
     refused(a.client.member_promote(b_id).await, Refused::LearnerNotReady);
     refused(a.client.move_leader(4711).await, Refused::BadTransferee);
@@ -462,12 +371,7 @@ async fn learner(site: &Site, a: &Member, b: &Member, b_id: u64, revision: i64) 
         "the peer port answers for a learner"
     );
     let probe = b.port(site.probe_tls()).probe().await.unwrap();
-    let learners: Vec<_> = probe
-        .members
-        .iter()
-        .filter(|member| member.is_learner)
-        .map(|m| m.id)
-        .collect();
+    let learners: Vec<_> = probe.members.iter().filter(|member| member.is_learner).map(|m| m.id).collect();
     assert_eq!(learners, [b_id]);
 }
 
@@ -484,26 +388,11 @@ async fn without_quorum(site: &Site, a: &Member, b: &Member, b_id: u64) {
         hasty.get("a", true).await.unwrap_err(),
         hasty.member_remove(b_id).await.unwrap_err(),
     ] {
-        assert!(
-            matches!(
-                error,
-                Error::Unknown {
-                    cause: Unknown::Deadline,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Unknown { cause: Unknown::Deadline, .. }), "{error}");
     }
     let error = a.client.put("a", "5").await.unwrap_err();
     assert!(
-        matches!(
-            error,
-            Error::Unknown {
-                cause: Unknown::ServerTimeout | Unknown::Leader,
-                ..
-            }
-        ),
+        matches!(error, Error::Unknown { cause: Unknown::ServerTimeout | Unknown::Leader, .. }),
         "{error}"
     );
     let error = b.client.status().await.unwrap_err();
@@ -525,21 +414,13 @@ async fn strangers_are_refused() {
     let tls = EtcdTls::load(site.pki.root_path(Root::Client), leaf).unwrap();
     let client = EtcdClient::connect(&member.endpoint, &tls).await.unwrap();
     let error = client.put("a", "1").await.unwrap_err();
-    assert!(
-        matches!(error, Error::Unknown { .. } | Error::Unreachable { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Unknown { .. } | Error::Unreachable { .. }), "{error}");
     let leaf = stranger.pair("probe", &Leaf::Probe { uid: UID.into() });
     let tls = EtcdTls::load(site.pki.trust().peer_path("east"), leaf).unwrap();
     let error = member.port(tls).probe().await.unwrap_err();
     assert!(matches!(error, peer_port::Error::Connection(_)), "{error}");
     // The probe of another federation: the same root, another common name.
-    let leaf = site.pair(
-        "other-probe",
-        &Leaf::Probe {
-            uid: "ffffffff-0000-4000-8000-000000000001".into(),
-        },
-    );
+    let leaf = site.pair("other-probe", &Leaf::Probe { uid: "ffffffff-0000-4000-8000-000000000001".into() });
     let tls = EtcdTls::load(site.pki.trust().peer_path("east"), leaf).unwrap();
     let error = member.port(tls).probe().await.unwrap_err();
     assert!(matches!(error, peer_port::Error::Connection(_)), "{error}");
@@ -553,11 +434,7 @@ async fn strangers_are_refused() {
     // Another name than the one in the certificate.
     let port = member.peer_url.rsplit(':').next().unwrap();
     let elsewhere = PeerPort::new(&format!("https://other.test:{port}"), site.probe_tls()).unwrap();
-    let error = elsewhere
-        .at(format!("127.0.0.1:{port}"))
-        .probe()
-        .await
-        .unwrap_err();
+    let error = elsewhere.at(format!("127.0.0.1:{port}")).probe().await.unwrap_err();
     assert!(matches!(error, peer_port::Error::Dial(_)), "{error}");
 
     // A user of the site's client CA comes in; TLS 1.2 does not, nor does anything without TLS.
@@ -570,28 +447,16 @@ async fn strangers_are_refused() {
     assert!(error.contains("ProtocolVersion"), "{error}");
     let error = tls12(&format!("127.0.0.1:{port}"), &site.pki.trust().peer_path("east")).await;
     assert!(error.contains("ProtocolVersion"), "{error}");
-    for endpoint in [
-        format!("http://{address}"),
-        address.to_owned(),
-        "https://".into(),
-        "https://host".into(),
-    ] {
+    for endpoint in
+        [format!("http://{address}"), address.to_owned(), "https://".into(), "https://host".into()]
+    {
         let error = EtcdClient::connect(&endpoint, &tls).await.unwrap_err();
         assert!(matches!(error, Error::Endpoint { .. }), "{error}");
     }
-    for url in [
-        format!("http://{address}"),
-        address.to_owned(),
-        "https://host".into(),
-        "https://h:1/x".into(),
-    ] {
-        assert!(
-            matches!(
-                PeerPort::new(&url, site.probe_tls()),
-                Err(peer_port::Error::Url { .. })
-            ),
-            "{url}"
-        );
+    for url in
+        [format!("http://{address}"), address.to_owned(), "https://host".into(), "https://h:1/x".into()]
+    {
+        assert!(matches!(PeerPort::new(&url, site.probe_tls()), Err(peer_port::Error::Url { .. })), "{url}");
     }
 }
 
@@ -605,9 +470,5 @@ async fn tls12(address: &str, roots: &Path) -> String {
         .with_no_client_auth();
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let name = "localhost".try_into().unwrap();
-    tokio_rustls::TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
-        .unwrap_err()
-        .to_string()
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap_err().to_string()
 }

@@ -15,9 +15,7 @@ pub const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 /// aws-lc-rs, shared by everything in the process.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    PROVIDER
-        .get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .clone()
+    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider())).clone()
 }
 
 /// Makes the provider the default of the process, for crates that ask for one; call it first in `main`.

@@ -42,13 +42,7 @@ impl EtcdTls {
     pub fn load(roots: PathBuf, leaf: Pair) -> Result<Self, Error> {
         let text = read(&roots, &leaf)?;
         let configs = build(&roots, &leaf, &text)?;
-        Ok(Self {
-            shared: Arc::new(Shared {
-                roots,
-                leaf,
-                last: Mutex::new(Last { text, configs }),
-            }),
-        })
+        Ok(Self { shared: Arc::new(Shared { roots, leaf, last: Mutex::new(Last { text, configs }) }) })
     }
 
     /// The configurations for a new connection. Files that cannot be used leave the one before in use.
@@ -81,18 +75,12 @@ fn build(roots: &Path, leaf: &Pair, [ca, cert, key]: &[Vec<u8>; 3]) -> Result<Co
     let trusted = Arc::new(pem::roots(roots, ca)?);
     let verifier = WebPkiServerVerifier::builder_with_provider(trusted, crypto::provider())
         .build()
-        .map_err(|source| Error::Roots {
-            path: roots.to_owned(),
-            source,
-        })?;
+        .map_err(|source| Error::Roots { path: roots.to_owned(), source })?;
     let certified = pem::certified_key((&leaf.cert, cert), (&leaf.key, key))?;
     let mut config =
         crypto::client(verifier)?.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.resumption = Resumption::disabled();
     let mut grpc = config.clone();
     grpc.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Configs {
-        grpc: Arc::new(grpc),
-        http: Arc::new(config),
-    })
+    Ok(Configs { grpc: Arc::new(grpc), http: Arc::new(config) })
 }

@@ -36,19 +36,12 @@ pub enum Error {
 }
 
 fn content(path: &Path, what: &'static str, reason: &dyn std::fmt::Display) -> Error {
-    Error::Content {
-        path: path.to_owned(),
-        what,
-        reason: reason.to_string(),
-    }
+    Error::Content { path: path.to_owned(), what, reason: reason.to_string() }
 }
 
 /// Reads a file as a whole.
 pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    fs::read(path).map_err(|source| Error::Io {
-        path: path.to_owned(),
-        source,
-    })
+    fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
 /// The certificates in `text`, at least one; `path` is for messages.
@@ -59,11 +52,7 @@ pub fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'stat
     for certificate in &found {
         crate::identity::parse(certificate).map_err(|error| content(path, "certificate", &error))?;
     }
-    if found.is_empty() {
-        Err(content(path, "certificate", &"there is none"))
-    } else {
-        Ok(found)
-    }
+    if found.is_empty() { Err(content(path, "certificate", &"there is none")) } else { Ok(found) }
 }
 
 /// The roots in `text`, at least one, each a CA.
@@ -72,15 +61,9 @@ pub fn roots(path: &Path, text: &[u8]) -> Result<RootCertStore, Error> {
     for certificate in certificates(path, text)? {
         let parsed = crate::identity::parse(&certificate).map_err(|error| content(path, "root", &error))?;
         if !parsed.is_ca() {
-            return Err(content(
-                path,
-                "root",
-                &format!("{} is not a CA", parsed.subject()),
-            ));
+            return Err(content(path, "root", &format!("{} is not a CA", parsed.subject())));
         }
-        store
-            .add(certificate)
-            .map_err(|error| content(path, "root", &error))?;
+        store.add(certificate).map_err(|error| content(path, "root", &error))?;
     }
     Ok(store)
 }

@@ -126,18 +126,8 @@ impl TlsStore {
     pub fn load(source: Source) -> Result<Self, Error> {
         let leaf = Arc::new(load_leaf(&source)?);
         let (sites, problems) = load_sites(&source.trust, &BTreeMap::new())?;
-        let loaded = Loaded {
-            leaf,
-            sites,
-            problems,
-            generation: 1,
-        };
-        Ok(Self {
-            shared: Arc::new(Shared {
-                source,
-                loaded: ArcSwap::from_pointee(loaded),
-            }),
-        })
+        let loaded = Loaded { leaf, sites, problems, generation: 1 };
+        Ok(Self { shared: Arc::new(Shared { source, loaded: ArcSwap::from_pointee(loaded) }) })
     }
 
     /// Looks at the files now; true if something in use changed.
@@ -161,22 +151,14 @@ impl TlsStore {
         };
         let changed = !Arc::ptr_eq(&leaf, &old.leaf) || !same_sites(&sites, &old.sites);
         for problem in problems.iter().filter(|problem| !old.problems.contains(problem)) {
-            tracing::warn!(
-                problem,
-                "a certificate file cannot be used; the one before stays in use"
-            );
+            tracing::warn!(problem, "a certificate file cannot be used; the one before stays in use");
         }
         if changed {
             tracing::info!(sites = ?sites.keys().collect::<Vec<_>>(), "certificates reloaded");
         }
         if changed || problems != old.problems {
             let generation = old.generation + u64::from(changed);
-            self.shared.loaded.store(Arc::new(Loaded {
-                leaf,
-                sites,
-                problems,
-                generation,
-            }));
+            self.shared.loaded.store(Arc::new(Loaded { leaf, sites, problems, generation }));
         }
         changed
     }
@@ -220,14 +202,11 @@ impl TlsStore {
     /// When our leaf and the roots end, for the metric and the alarm.
     pub fn expiries(&self) -> Vec<Expiry> {
         let loaded = self.shared.loaded.load();
-        let leaf = Expiry {
-            what: "leaf".into(),
-            not_after: loaded.leaf.validity.not_after,
-        };
-        let roots = loaded.sites.iter().map(|(site, trust)| Expiry {
-            what: format!("root of {site}"),
-            not_after: trust.not_after,
-        });
+        let leaf = Expiry { what: "leaf".into(), not_after: loaded.leaf.validity.not_after };
+        let roots = loaded
+            .sites
+            .iter()
+            .map(|(site, trust)| Expiry { what: format!("root of {site}"), not_after: trust.not_after });
         std::iter::once(leaf).chain(roots).collect()
     }
 
@@ -242,9 +221,7 @@ impl TlsStore {
 
 impl fmt::Debug for TlsStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsStore")
-            .field("source", &self.shared.source)
-            .finish_non_exhaustive()
+        f.debug_struct("TlsStore").field("source", &self.shared.source).finish_non_exhaustive()
     }
 }
 
@@ -272,29 +249,17 @@ fn load_leaf(source: &Source) -> Result<Leaf, Error> {
 fn load_leaf_again(source: &Source, old: &Arc<Leaf>) -> Result<Arc<Leaf>, Error> {
     let Pair { cert, key } = &source.leaf;
     let text = (pem::read(cert)?, pem::read(key)?);
-    if text == old.text {
-        Ok(old.clone())
-    } else {
-        build_leaf(source, text).map(Arc::new)
-    }
+    if text == old.text { Ok(old.clone()) } else { build_leaf(source, text).map(Arc::new) }
 }
 
 fn build_leaf(source: &Source, text: (Vec<u8>, Vec<u8>)) -> Result<Leaf, Error> {
     let Pair { cert, key } = &source.leaf;
     let certified = pem::certified_key((cert, &text.0), (key, &text.1))?;
-    let bad = |source| Error::Identity {
-        path: cert.clone(),
-        source,
-    };
+    let bad = |source| Error::Identity { path: cert.clone(), source };
     let der = certified.end_entity_cert()?;
     let identity = Identity::from_certificate(der, &source.trust_domain).map_err(bad)?;
     let validity = Validity::of(der).map_err(bad)?;
-    Ok(Leaf {
-        text,
-        key: Arc::new(certified),
-        identity,
-        validity,
-    })
+    Ok(Leaf { text, key: Arc::new(certified), identity, validity })
 }
 
 type Sites = BTreeMap<String, Arc<SiteTrust>>;
@@ -304,10 +269,7 @@ fn load_sites(trust: &Trust, old: &Sites) -> Result<(Sites, Vec<String>), Error>
         Trust::Site { site, path } => vec![(site.clone(), path.clone())],
         Trust::Folder(folder) => {
             let sites = folder.sites().map_err(|error| Error::List(Box::new(error)))?;
-            sites
-                .into_iter()
-                .map(|site| (site.clone(), folder.agent_path(&site)))
-                .collect()
+            sites.into_iter().map(|site| (site.clone(), folder.agent_path(&site))).collect()
         }
     };
     let mut sites = BTreeMap::new();
@@ -336,33 +298,20 @@ fn load_site(path: &Path, old: Option<&Arc<SiteTrust>>) -> Result<Arc<SiteTrust>
     let roots = pem::roots(path, &text)?;
     let mut not_after = SystemTime::UNIX_EPOCH;
     for certificate in pem::certificates(path, &text)? {
-        let validity = Validity::of(&certificate).map_err(|source| Error::Identity {
-            path: path.to_owned(),
-            source,
-        })?;
+        let validity =
+            Validity::of(&certificate).map_err(|source| Error::Identity { path: path.to_owned(), source })?;
         // While two roots overlap, the younger one counts.
         not_after = not_after.max(validity.not_after);
     }
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), crypto::provider())
         .build()
-        .map_err(|source| Error::Roots {
-            path: path.to_owned(),
-            source,
-        })?;
-    Ok(Arc::new(SiteTrust {
-        text,
-        roots,
-        clients,
-        not_after,
-    }))
+        .map_err(|source| Error::Roots { path: path.to_owned(), source })?;
+    Ok(Arc::new(SiteTrust { text, roots, clients, not_after }))
 }
 
 fn same_sites(one: &Sites, two: &Sites) -> bool {
     one.len() == two.len()
-        && one
-            .iter()
-            .zip(two)
-            .all(|(one, two)| one.0 == two.0 && Arc::ptr_eq(one.1, two.1))
+        && one.iter().zip(two).all(|(one, two)| one.0 == two.0 && Arc::ptr_eq(one.1, two.1))
 }
 
 /// An error with its causes in one line.

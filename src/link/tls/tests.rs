@@ -19,28 +19,18 @@ fn a_changed_leaf_is_taken_and_a_broken_one_is_not() {
     assert_eq!(store.generation(), 1);
     let first = store.expiries();
 
-    east.pki
-        .issue_at(&Leaf::Agent, &pair, Clock::wall() - Duration::from_hours(24))
-        .unwrap();
+    east.pki.issue_at(&Leaf::Agent, &pair, Clock::wall() - Duration::from_hours(24)).unwrap();
     assert!(store.reload());
     assert_eq!(store.generation(), 2);
     assert_ne!(store.expiries(), first);
 
     let good = fs::read(&pair.cert).unwrap();
     let second = store.expiries();
-    for broken in [
-        "",
-        "junk",
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-    ] {
+    for broken in ["", "junk", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         fs::write(&pair.cert, broken).unwrap();
         assert!(!store.reload());
         assert_eq!(store.problems().len(), 1);
-        assert!(
-            store.problems()[0].contains("agent.crt"),
-            "{:?}",
-            store.problems()
-        );
+        assert!(store.problems()[0].contains("agent.crt"), "{:?}", store.problems());
         assert_eq!(store.expiries(), second, "the old one stays");
     }
     fs::remove_file(&pair.cert).unwrap();
@@ -94,19 +84,8 @@ fn a_leaf_without_identity_or_with_another_key_is_no_start() {
     source.leaf = pair.clone();
     assert!(matches!(TlsStore::load(source.clone()), Err(Error::File(_))));
     east.pki.ensure(&Leaf::AgentEtcdClient, &pair).unwrap();
-    assert!(matches!(
-        TlsStore::load(source.clone()),
-        Err(Error::Identity { .. })
-    ));
-    east.pki
-        .ensure(
-            &Leaf::MemberApi {
-                uid: UID.into(),
-                slot: "main-east-0".into(),
-            },
-            &pair,
-        )
-        .unwrap();
+    assert!(matches!(TlsStore::load(source.clone()), Err(Error::Identity { .. })));
+    east.pki.ensure(&Leaf::MemberApi { uid: UID.into(), slot: "main-east-0".into() }, &pair).unwrap();
     TlsStore::load(source.clone()).unwrap();
     fs::copy(east.pki.agent_pair().key, &pair.key).unwrap();
     assert!(matches!(TlsStore::load(source.clone()), Err(Error::File(_))));
@@ -129,9 +108,7 @@ fn tls_for_etcd_follows_its_files() {
     fs::write(&pair.cert, "junk").unwrap();
     assert!(std::sync::Arc::ptr_eq(&first, &tls.configs().grpc));
     fs::write(&pair.cert, good).unwrap();
-    east.pki
-        .issue_at(&Leaf::AgentEtcdClient, &pair, Clock::wall())
-        .unwrap();
+    east.pki.issue_at(&Leaf::AgentEtcdClient, &pair, Clock::wall()).unwrap();
     assert!(!std::sync::Arc::ptr_eq(&first, &tls.configs().grpc));
 }
 

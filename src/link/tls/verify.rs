@@ -82,20 +82,14 @@ impl Admit {
             Self::Only(expected) if expected == found => return Ok(()),
             Self::Only(expected) => expected.to_string(),
         };
-        Err(Refusal::Other {
-            expected,
-            found: found.to_string(),
-        })
+        Err(Refusal::Other { expected, found: found.to_string() })
     }
 }
 
 impl TlsStore {
     /// A server that shows our leaf and admits only `admit`. It follows the files; it need not be made again.
     pub fn server(&self, admit: Admit) -> Result<Arc<ServerConfig>, StoreError> {
-        let verifier = ClientVerifier {
-            store: self.clone(),
-            admit,
-        };
+        let verifier = ClientVerifier { store: self.clone(), admit };
         let mut config = crypto::server(Arc::new(verifier))?.with_cert_resolver(Arc::new(self.clone()));
         config.alpn_protocols = vec![b"h2".to_vec()];
         crypto::without_resumption(&mut config);
@@ -104,10 +98,7 @@ impl TlsStore {
 
     /// A client that shows our leaf and believes only `expected`. It follows the files; it need not be made again.
     pub fn client(&self, expected: Identity) -> Result<Arc<ClientConfig>, StoreError> {
-        let verifier = ServerVerifier {
-            store: self.clone(),
-            expected,
-        };
+        let verifier = ServerVerifier { store: self.clone(), expected };
         let mut config =
             crypto::client(Arc::new(verifier))?.with_client_cert_resolver(Arc::new(self.clone()));
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -130,17 +121,13 @@ struct ServerVerifier {
 
 impl fmt::Debug for ClientVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientVerifier")
-            .field("admit", &self.admit)
-            .finish_non_exhaustive()
+        f.debug_struct("ClientVerifier").field("admit", &self.admit).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for ServerVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerVerifier")
-            .field("expected", &self.expected)
-            .finish_non_exhaustive()
+        f.debug_struct("ServerVerifier").field("expected", &self.expected).finish_non_exhaustive()
     }
 }
 
@@ -159,10 +146,7 @@ impl ClientCertVerifier for ClientVerifier {
         let found =
             Identity::from_certificate(end_entity, self.store.trust_domain()).map_err(Refusal::from)?;
         self.admit.check(&found)?;
-        let site = self
-            .store
-            .site(found.site())
-            .ok_or_else(|| Refusal::UnknownSite(found.site().into()))?;
+        let site = self.store.site(found.site()).ok_or_else(|| Refusal::UnknownSite(found.site().into()))?;
         let verified = site.clients.verify_client_cert(end_entity, intermediates, now)?;
         require_usage(end_entity, &found, Side::Client)?;
         Ok(verified)
@@ -203,10 +187,7 @@ impl ServerCertVerifier for ServerVerifier {
         let found =
             Identity::from_certificate(end_entity, self.store.trust_domain()).map_err(Refusal::from)?;
         Admit::Only(self.expected.clone()).check(&found)?;
-        let site = self
-            .store
-            .site(found.site())
-            .ok_or_else(|| Refusal::UnknownSite(found.site().into()))?;
+        let site = self.store.site(found.site()).ok_or_else(|| Refusal::UnknownSite(found.site().into()))?;
         verify_server_cert_signed_by_trust_anchor(
             &ParsedCertificate::try_from(end_entity)?,
             &site.roots,
@@ -255,14 +236,7 @@ pub(crate) fn require_usage(der: &[u8], found: &Identity, side: Side) -> Result<
         Side::Client => (usage.is_some_and(|usage| usage.value.client_auth), "client"),
         Side::Server => (usage.is_some_and(|usage| usage.value.server_auth), "server"),
     };
-    if allowed {
-        Ok(())
-    } else {
-        Err(Refusal::Usage {
-            found: found.to_string(),
-            side,
-        })
-    }
+    if allowed { Ok(()) } else { Err(Refusal::Usage { found: found.to_string(), side }) }
 }
 
 pub(crate) fn signature12(
@@ -270,12 +244,7 @@ pub(crate) fn signature12(
     cert: &CertificateDer<'_>,
     dss: &DigitallySignedStruct,
 ) -> Result<HandshakeSignatureValid, rustls::Error> {
-    verify_tls12_signature(
-        message,
-        cert,
-        dss,
-        &crypto::provider().signature_verification_algorithms,
-    )
+    verify_tls12_signature(message, cert, dss, &crypto::provider().signature_verification_algorithms)
 }
 
 pub(crate) fn signature13(
@@ -283,16 +252,9 @@ pub(crate) fn signature13(
     cert: &CertificateDer<'_>,
     dss: &DigitallySignedStruct,
 ) -> Result<HandshakeSignatureValid, rustls::Error> {
-    verify_tls13_signature(
-        message,
-        cert,
-        dss,
-        &crypto::provider().signature_verification_algorithms,
-    )
+    verify_tls13_signature(message, cert, dss, &crypto::provider().signature_verification_algorithms)
 }
 
 pub(crate) fn schemes() -> Vec<SignatureScheme> {
-    crypto::provider()
-        .signature_verification_algorithms
-        .supported_schemes()
+    crypto::provider().signature_verification_algorithms.supported_schemes()
 }

@@ -73,10 +73,8 @@ pub enum DialError {
 /// A channel to `address` (host:port) that believes only `expected`. It connects at the first call, connects again
 /// after a loss, and notices a silent loss within ten seconds.
 pub fn connect(address: &str, store: &TlsStore, expected: Identity) -> Result<Channel, DialError> {
-    let config = store.client(expected).map_err(|source| DialError::Setup {
-        address: address.to_owned(),
-        source,
-    })?;
+    let config =
+        store.client(expected).map_err(|source| DialError::Setup { address: address.to_owned(), source })?;
     channel(address, address, Arc::new(move || config.clone()))
 }
 
@@ -85,9 +83,7 @@ pub(crate) type Config = Arc<dyn Fn() -> Arc<ClientConfig> + Send + Sync>;
 
 /// A channel for the authority `name` (host:port) that dials `address`.
 pub(crate) fn channel(name: &str, address: &str, config: Config) -> Result<Channel, DialError> {
-    let bad = || DialError::Address {
-        address: name.to_owned(),
-    };
+    let bad = || DialError::Address { address: name.to_owned() };
     // The scheme is http because tonic's own TLS would insist on https; ours is below it.
     let endpoint = Endpoint::from_shared(format!("http://{name}")).map_err(|_| bad())?;
     let host = endpoint.uri().host().ok_or_else(bad)?;
@@ -98,19 +94,12 @@ pub(crate) fn channel(name: &str, address: &str, config: Config) -> Result<Chann
         .http2_keep_alive_interval(PING)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true);
-    Ok(endpoint.connect_with_connector_lazy(Connector {
-        name,
-        address: address.to_owned(),
-        config,
-    }))
+    Ok(endpoint.connect_with_connector_lazy(Connector { name, address: address.to_owned(), config }))
 }
 
 /// The name that a certificate has to carry for `host`.
 pub(crate) fn server_name(host: &str) -> Option<ServerName<'static>> {
-    let host = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-        .unwrap_or(host);
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     ServerName::try_from(host.to_owned()).ok()
 }
 
@@ -121,28 +110,18 @@ pub(crate) async fn dial(
     config: Arc<ClientConfig>,
 ) -> Result<TlsStream<TcpStream>, DialError> {
     let attempt = async {
-        let tcp = |source| DialError::Tcp {
-            address: address.to_owned(),
-            source,
-        };
+        let tcp = |source| DialError::Tcp { address: address.to_owned(), source };
         let stream = TcpStream::connect(address).await.map_err(tcp)?;
         stream.set_nodelay(true).map_err(tcp)?;
         rustix::net::sockopt::set_socket_keepalive(&stream, true).map_err(|errno| tcp(errno.into()))?;
         TlsConnector::from(config)
             .connect(name, stream)
             .await
-            .map_err(|error| DialError::Tls {
-                address: address.to_owned(),
-                reason: reason(&error),
-            })
+            .map_err(|error| DialError::Tls { address: address.to_owned(), reason: reason(&error) })
     };
     tokio::time::timeout(CONNECT_TIMEOUT, attempt)
         .await
-        .unwrap_or_else(|_| {
-            Err(DialError::Timeout {
-                address: address.to_owned(),
-            })
-        })
+        .unwrap_or_else(|_| Err(DialError::Timeout { address: address.to_owned() }))
 }
 
 #[derive(Clone)]
@@ -162,11 +141,7 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self {
-            name,
-            address,
-            config,
-        } = self.clone();
+        let Self { name, address, config } = self.clone();
         Box::pin(async move { dial(&address, name, config()).await.map(TokioIo::new) })
     }
 }

@@ -148,8 +148,7 @@ impl Server {
         match peer(&stream, self.store.trust_domain()) {
             Ok((identity, validity)) => {
                 self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                self.requests(stream, PeerIdentity { identity, source }, validity)
-                    .await;
+                self.requests(stream, PeerIdentity { identity, source }, validity).await;
             }
             Err(error) => refused(&error),
         }
@@ -197,10 +196,7 @@ impl Server {
 fn peer(stream: &TlsStream<TcpStream>, trust_domain: &str) -> Result<(Identity, Validity), identity::Error> {
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let leaf = chain.first().ok_or(identity::Error::Certificate)?;
-    Ok((
-        Identity::from_certificate(leaf, trust_domain)?,
-        Validity::of(leaf)?,
-    ))
+    Ok((Identity::from_certificate(leaf, trust_domain)?, Validity::of(leaf)?))
 }
 
 /// One of the places that a listener has; given back when dropped.
@@ -217,10 +213,7 @@ impl Place {
             return None;
         }
         taken.insert(source, mine + 1);
-        Some(Self {
-            sources: sources.clone(),
-            source,
-        })
+        Some(Self { sources: sources.clone(), source })
     }
 }
 

@@ -35,10 +35,7 @@ impl Peer for Stub {
         if request.get_ref().version == "slow" {
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
-        Ok(Response::new(HelloReply {
-            version: peer.identity.to_string(),
-            ..Default::default()
-        }))
+        Ok(Response::new(HelloReply { version: peer.identity.to_string(), ..Default::default() }))
     }
 
     async fn sync(
@@ -81,20 +78,8 @@ impl Server {
         let address = listener.local_addr().unwrap().to_string();
         let router = Routes::new(PeerServer::new(Stub)).into_axum_router();
         let (drain, counters) = (Drain::new(), Arc::new(Counters::default()));
-        drain.spawn(serve(
-            listener,
-            store,
-            admit,
-            router,
-            limits,
-            counters.clone(),
-            drain.clone(),
-        ));
-        Self {
-            address,
-            counters,
-            drain,
-        }
+        drain.spawn(serve(listener, store, admit, router, limits, counters.clone(), drain.clone()));
+        Self { address, counters, drain }
     }
 
     async fn mesh(site: &Site) -> Self {
@@ -130,14 +115,8 @@ fn text(status: &Status) -> String {
 async fn handlers_know_who_calls() {
     let [east, west] = Site::mesh(["east", "west"]);
     let server = Server::mesh(&east).await;
-    assert_eq!(
-        server.hello(&west.store(), "east").await.unwrap(),
-        "agent of west"
-    );
-    assert_eq!(
-        server.hello(&east.store(), "east").await.unwrap(),
-        "agent of east"
-    );
+    assert_eq!(server.hello(&west.store(), "east").await.unwrap(), "agent of west");
+    assert_eq!(server.hello(&east.store(), "east").await.unwrap(), "agent of east");
     assert_eq!(server.counters.accepted.load(Ordering::Relaxed), 2);
     assert_eq!(server.drain.finish(Duration::from_secs(10)).await, 0);
 }
@@ -160,30 +139,16 @@ async fn a_client_believes_only_whom_it_expects() {
     let error = server.hello(&north.store(), "east").await.unwrap_err();
     assert!(text(&error).contains("BadSignature"), "{}", text(&error));
     // A site that the client does not know.
-    let error = server
-        .hello(&Site::new("west").store(), "east")
-        .await
-        .unwrap_err();
-    assert!(
-        text(&error).contains("site east is not trusted here"),
-        "{}",
-        text(&error)
-    );
+    let error = server.hello(&Site::new("west").store(), "east").await.unwrap_err();
+    assert!(text(&error).contains("site east is not trusted here"), "{}", text(&error));
 }
 
 /// A store that shows a leaf of `site` and believes the root of `trusted`.
 fn store_with(site: &Site, leaf: &Leaf, age_days: u64, trusted: &Site) -> TlsStore {
     let pair = Pair::at(&site.folder().join(format!("{age_days}")), "leaf");
-    site.pki
-        .issue_at(leaf, &pair, Clock::wall() - Duration::from_hours(age_days * 24))
-        .unwrap();
+    site.pki.issue_at(leaf, &pair, Clock::wall() - Duration::from_hours(age_days * 24)).unwrap();
     let trust = Trust::Folder(trusted.pki.trust());
-    TlsStore::load(Source {
-        trust_domain: DOMAIN.into(),
-        leaf: pair,
-        trust,
-    })
-    .unwrap()
+    TlsStore::load(Source { trust_domain: DOMAIN.into(), leaf: pair, trust }).unwrap()
 }
 
 #[tokio::test]
@@ -193,34 +158,18 @@ async fn a_server_refuses_whom_it_should() {
     // Each of these trusts the server; the server must not trust them.
     let false_west = Site::new("west");
     let unknown = Site::new("south");
-    let api = Leaf::MemberApi {
-        uid: UID.into(),
-        slot: "main-west-0".into(),
-    };
+    let api = Leaf::MemberApi { uid: UID.into(), slot: "main-west-0".into() };
     let cases = [
-        (
-            "a root that is not the one of its site",
-            store_with(&false_west, &Leaf::Agent, 0, &west),
-        ),
-        (
-            "a site that is not known",
-            store_with(&unknown, &Leaf::Agent, 0, &west),
-        ),
-        (
-            "an expired certificate",
-            store_with(&west, &Leaf::Agent, 91, &west),
-        ),
+        ("a root that is not the one of its site", store_with(&false_west, &Leaf::Agent, 0, &west)),
+        ("a site that is not known", store_with(&unknown, &Leaf::Agent, 0, &west)),
+        ("an expired certificate", store_with(&west, &Leaf::Agent, 91, &west)),
         ("a member instead of an agent", store_with(&west, &api, 0, &west)),
     ];
     for (number, (what, store)) in cases.iter().enumerate() {
         assert!(server.hello(store, "east").await.is_err(), "{what}");
         assert_eq!(server.refused(), number as u64 + 1, "{what}");
     }
-    assert_eq!(
-        server.hello(&west.store(), "east").await.unwrap(),
-        "agent of west",
-        "the others go on"
-    );
+    assert_eq!(server.hello(&west.store(), "east").await.unwrap(), "agent of west", "the others go on");
 }
 
 /// West's own root signs an identity of east.
@@ -239,11 +188,7 @@ async fn a_root_vouches_for_its_own_site_only() {
         }
         let pki = crate::pki::SitePki::init(state.path(), "east", DOMAIN).unwrap();
         let trust = Trust::Folder(north.pki.trust());
-        let source = Source {
-            trust_domain: DOMAIN.into(),
-            leaf: pki.agent_pair(),
-            trust,
-        };
+        let source = Source { trust_domain: DOMAIN.into(), leaf: pki.agent_pair(), trust };
         (TlsStore::load(source).unwrap(), state)
     };
     assert_eq!(forger.0.identity(), Identity::agent("east"));
@@ -261,15 +206,7 @@ async fn wrong_usage_is_refused_on_both_sides() {
     // A member leaf is for servers only; the member API of east admits it by name, but not as a client.
     let slot = "main-west-0";
     let member = Identity::member(UID, "west", slot);
-    let api = store_with(
-        &west,
-        &Leaf::MemberApi {
-            uid: UID.into(),
-            slot: slot.into(),
-        },
-        0,
-        &west,
-    );
+    let api = store_with(&west, &Leaf::MemberApi { uid: UID.into(), slot: slot.into() }, 0, &west);
     let server = Server::start(east.store(), Admit::Only(member.clone()), Limits::default()).await;
     assert!(server.hello(&api, "east").await.is_err());
     assert_eq!(server.refused(), 1);
@@ -288,23 +225,14 @@ async fn wrong_usage_is_refused_on_both_sides() {
         std::fs::write(&pair.cert, params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
         std::fs::write(&pair.key, key.serialize_pem()).unwrap();
         let trust = Trust::Folder(west.pki.trust());
-        TlsStore::load(Source {
-            trust_domain: DOMAIN.into(),
-            leaf: pair,
-            trust,
-        })
-        .unwrap()
+        TlsStore::load(Source { trust_domain: DOMAIN.into(), leaf: pair, trust }).unwrap()
     };
     let server = Server::mesh(&east).await;
     assert!(server.hello(&plain, "east").await.is_err());
     assert_eq!(server.refused(), 1);
     let server = Server::start(plain, Admit::AnyAgent, Limits::default()).await;
     let error = server.hello(&east.store(), "west").await.unwrap_err();
-    assert!(
-        text(&error).contains("not made for a TLS server"),
-        "{}",
-        text(&error)
-    );
+    assert!(text(&error).contains("not made for a TLS server"), "{}", text(&error));
 }
 
 #[tokio::test]
@@ -313,10 +241,7 @@ async fn the_member_api_admits_its_own_agent_only() {
     let admit = Admit::Only(Identity::agent("east"));
     let server = Server::start(east.member_store("main-east-0"), admit, Limits::default()).await;
     let member = || Identity::member(UID, "east", "main-east-0");
-    assert_eq!(
-        hello(&server.address, &east.store(), member()).await.unwrap(),
-        "agent of east"
-    );
+    assert_eq!(hello(&server.address, &east.store(), member()).await.unwrap(), "agent of east");
     assert!(hello(&server.address, &west.store(), member()).await.is_err());
     assert_eq!(server.refused(), 1);
     let other = Identity::member(UID, "east", "main-east-1");
@@ -328,17 +253,11 @@ async fn plaintext_tls12_and_no_certificate_are_refused() {
     let [east, west] = Site::mesh(["east", "west"]);
     let server = Server::mesh(&east).await;
     let mut plain = TcpStream::connect(&server.address).await.unwrap();
-    plain
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .unwrap();
+    plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
     // A reset is as good as a closed connection.
     let _ = plain.read_to_end(&mut answer).await;
-    assert!(
-        answer.len() < 16 && answer.first() != Some(&0),
-        "an alert at most: {answer:?}"
-    );
+    assert!(answer.len() < 16 && answer.first() != Some(&0), "an alert at most: {answer:?}");
 
     let roots = {
         let path = west.pki.trust().agent_path("east");
@@ -350,9 +269,7 @@ async fn plaintext_tls12_and_no_certificate_are_refused() {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let name = dial::server_name("localhost").unwrap();
-    let error = dial::dial(&server.address, name.clone(), Arc::new(config))
-        .await
-        .unwrap_err();
+    let error = dial::dial(&server.address, name.clone(), Arc::new(config)).await.unwrap_err();
     assert!(error.to_string().contains("ProtocolVersion"), "{error}");
 
     let mut config = west.store().client(Identity::agent("east")).unwrap();
@@ -379,20 +296,13 @@ impl rustls::client::ResolvesClientCert for NoCertificate {
 #[tokio::test]
 async fn slow_clients_block_nobody_and_are_cut_off() {
     let [east, west] = Site::mesh(["east", "west"]);
-    let limits = Limits {
-        handshake: Duration::from_millis(300),
-        per_source: 5,
-        ..Limits::default()
-    };
+    let limits = Limits { handshake: Duration::from_millis(300), per_source: 5, ..Limits::default() };
     let server = Server::start(east.store(), Admit::AnyAgent, limits).await;
     let mut slow = Vec::new();
     for _ in 0..4 {
         slow.push(TcpStream::connect(&server.address).await.unwrap());
     }
-    assert_eq!(
-        server.hello(&west.store(), "east").await.unwrap(),
-        "agent of west"
-    );
+    assert_eq!(server.hello(&west.store(), "east").await.unwrap(), "agent of west");
     for mut stream in slow {
         let _ = stream.read_u8().await.unwrap_err();
     }
@@ -402,16 +312,10 @@ async fn slow_clients_block_nobody_and_are_cut_off() {
 #[tokio::test]
 async fn one_source_gets_a_limited_number_of_connections() {
     let [east, west] = Site::mesh(["east", "west"]);
-    let limits = Limits {
-        per_source: 2,
-        ..Limits::default()
-    };
+    let limits = Limits { per_source: 2, ..Limits::default() };
     let server = Server::start(east.store(), Admit::AnyAgent, limits).await;
     let channel = connect(&server.address, &west.store(), Identity::agent("east")).unwrap();
-    PeerClient::new(channel.clone())
-        .hello(HelloRequest::default())
-        .await
-        .unwrap();
+    PeerClient::new(channel.clone()).hello(HelloRequest::default()).await.unwrap();
     let held = TcpStream::connect(&server.address).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(server.hello(&west.store(), "east").await.is_err());
@@ -419,10 +323,7 @@ async fn one_source_gets_a_limited_number_of_connections() {
     drop(held);
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.hello(&west.store(), "east").await.unwrap();
-    PeerClient::new(channel)
-        .hello(HelloRequest::default())
-        .await
-        .unwrap();
+    PeerClient::new(channel).hello(HelloRequest::default()).await.unwrap();
 }
 
 #[tokio::test]
@@ -433,25 +334,19 @@ async fn a_new_leaf_and_new_trust_are_used_without_a_restart() {
     let server = Server::start(east_store.clone(), Admit::AnyAgent, Limits::default()).await;
     let channel = connect(&server.address, &west_store, Identity::agent("east")).unwrap();
     let mut client = PeerClient::new(channel);
-    assert!(
-        client.hello(HelloRequest::default()).await.is_err(),
-        "not trusted yet"
-    );
+    assert!(client.hello(HelloRequest::default()).await.is_err(), "not trusted yet");
     east.trust(&west);
     assert!(east_store.reload());
     client.hello(HelloRequest::default()).await.unwrap();
 
     let shown = async || {
         let config = west_store.client(Identity::agent("east")).unwrap();
-        let stream = dial::dial(&server.address, dial::server_name("localhost").unwrap(), config)
-            .await
-            .unwrap();
+        let stream =
+            dial::dial(&server.address, dial::server_name("localhost").unwrap(), config).await.unwrap();
         stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
     };
     let before = shown().await;
-    east.pki
-        .issue_at(&Leaf::Agent, &east.pki.agent_pair(), Clock::wall())
-        .unwrap();
+    east.pki.issue_at(&Leaf::Agent, &east.pki.agent_pair(), Clock::wall()).unwrap();
     assert!(east_store.reload());
     assert_ne!(shown().await, before);
     client.hello(HelloRequest::default()).await.unwrap();
@@ -487,15 +382,7 @@ async fn a_channel_connects_again() {
         Arc::default(),
         drain.clone(),
     ));
-    assert_eq!(
-        client
-            .hello(HelloRequest::default())
-            .await
-            .unwrap()
-            .into_inner()
-            .version,
-        "agent of west"
-    );
+    assert_eq!(client.hello(HelloRequest::default()).await.unwrap().into_inner().version, "agent of west");
 }
 
 #[tokio::test]
@@ -505,10 +392,7 @@ async fn the_end_lets_requests_finish() {
     let mut client =
         PeerClient::new(connect(&server.address, &west.store(), Identity::agent("east")).unwrap());
     client.hello(HelloRequest::default()).await.unwrap();
-    let slow = HelloRequest {
-        version: "slow".into(),
-        ..Default::default()
-    };
+    let slow = HelloRequest { version: "slow".into(), ..Default::default() };
     let (answer, left) = tokio::join!(client.hello(slow), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         server.drain.finish(Duration::from_secs(10)).await
@@ -525,13 +409,6 @@ async fn addresses_are_checked() {
         assert!(matches!(result, Err(DialError::Address { .. })), "{address}");
     }
     let channel = connect("127.0.0.1:1", &east.store(), Identity::agent("west")).unwrap();
-    let error = PeerClient::new(channel)
-        .hello(HelloRequest::default())
-        .await
-        .unwrap_err();
-    assert!(
-        text(&error).contains("cannot connect to 127.0.0.1:1"),
-        "{}",
-        text(&error)
-    );
+    let error = PeerClient::new(channel).hello(HelloRequest::default()).await.unwrap_err();
+    assert!(text(&error).contains("cannot connect to 127.0.0.1:1"), "{}", text(&error));
 }

@@ -31,10 +31,7 @@ pub async fn accept(token: &Token, local: &LocalSite) -> Result<SiteCard, Error>
         return Err(Error::OwnToken(token.site.clone()));
     }
     if token.mesh != local.mesh {
-        return Err(Error::OtherMesh {
-            own: local.mesh.clone(),
-            found: token.mesh.clone(),
-        });
+        return Err(Error::OtherMesh { own: local.mesh.clone(), found: token.mesh.clone() });
     }
     let verifier = PromisedRoot {
         sha256: token.root_sha256.clone(),
@@ -45,47 +42,33 @@ pub async fn accept(token: &Token, local: &LocalSite) -> Result<SiteCard, Error>
         let stream = connect(token, Arc::new(verifier)).await?;
         exchange(stream, token, local).await
     };
-    tokio::time::timeout(EXCHANGE, exchange)
-        .await
-        .unwrap_or(Err(Error::Timeout))
+    tokio::time::timeout(EXCHANGE, exchange).await.unwrap_or(Err(Error::Timeout))
 }
 
 pub(super) async fn connect(
     token: &Token,
     verifier: Arc<dyn ServerCertVerifier>,
 ) -> Result<TlsStream<TcpStream>, Error> {
-    let unreachable = |source| Error::Unreachable {
-        endpoint: token.endpoint.clone(),
-        source,
-    };
+    let unreachable = |source| Error::Unreachable { endpoint: token.endpoint.clone(), source };
     let stream = TcpStream::connect(&token.endpoint).await.map_err(unreachable)?;
     let mut config = crypto::client(verifier)?.with_no_client_auth();
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     // Never looked at: the root and the URI name decide.
     let name = ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into());
-    TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
-        .map_err(refusal)
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(refusal)
 }
 
 /// Our own refusal of the certificate, out of its wrappings.
 fn refusal(error: std::io::Error) -> Error {
-    let Some(tls) = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<rustls::Error>())
-    else {
+    let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         return Error::Io(error);
     };
     if let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) = tls {
         match inner.downcast_ref() {
             Some(Error::OtherRoot) => return Error::OtherRoot,
             Some(Error::OtherSite { expected, found }) => {
-                return Error::OtherSite {
-                    expected: expected.clone(),
-                    found: found.clone(),
-                };
+                return Error::OtherSite { expected: expected.clone(), found: found.clone() };
             }
             _ => {}
         }
@@ -102,11 +85,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let session = Session::of(stream.get_ref().1)?;
-    send(
-        &mut stream,
-        Message::Ok(session.prove(&token.secret, Prover::Joiner)),
-    )
-    .await?;
+    send(&mut stream, Message::Ok(session.prove(&token.secret, Prover::Joiner))).await?;
     let proof: Proof = receive(&mut stream).await?;
     session.check(&token.secret, Prover::Inviter, &proof)?;
 
@@ -129,10 +108,7 @@ where
 fn check(card: &SiteCard, token: &Token, local: &LocalSite) -> Result<(), Error> {
     local.check(card)?;
     if card.site != token.site {
-        return Err(Error::OtherSite {
-            expected: token.site.clone(),
-            found: card.site.clone(),
-        });
+        return Err(Error::OtherSite { expected: token.site.clone(), found: card.site.clone() });
     }
     let path = local.trust().agent_path(&card.site);
     let roots = pem::certificates(&path, card.roots.agent.as_bytes()).map_err(super::super::Error::from)?;
@@ -180,10 +156,7 @@ impl ServerCertVerifier for PromisedRoot {
         let found =
             Identity::from_certificate(end_entity, &self.trust_domain).map_err(|error| bad(error.into()))?;
         if found != Identity::agent(&self.site) {
-            return Err(bad(Error::OtherSite {
-                expected: self.site.clone(),
-                found: found.to_string(),
-            }));
+            return Err(bad(Error::OtherSite { expected: self.site.clone(), found: found.to_string() }));
         }
         require_usage(end_entity, &found, Side::Server)?;
         Ok(ServerCertVerified::assertion())

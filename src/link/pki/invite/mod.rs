@@ -157,10 +157,7 @@ impl LocalSite {
             return Err(Error::OwnName(card.site.clone()));
         }
         if card.mesh != self.mesh {
-            return Err(Error::OtherMesh {
-                own: self.mesh.clone(),
-                found: card.mesh.clone(),
-            });
+            return Err(Error::OtherMesh { own: self.mesh.clone(), found: card.mesh.clone() });
         }
         if card.trust_domain != self.pki.trust_domain() {
             return Err(Error::OtherTrustDomain {

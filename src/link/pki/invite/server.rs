@@ -59,11 +59,8 @@ impl Invitation {
 /// any more. Returns the card of the other site.
 pub async fn invite(listener: TcpListener, invitation: Invitation) -> Result<SiteCard, Error> {
     let left = invitation.token.check_time(Clock::unix_seconds())?;
-    let host = Arc::new(Host {
-        tls: server_config(&invitation.local)?,
-        invitation,
-        used: AtomicBool::new(false),
-    });
+    let host =
+        Arc::new(Host { tls: server_config(&invitation.local)?, invitation, used: AtomicBool::new(false) });
     let wait = async {
         let mut exchanges = JoinSet::new();
         let mut failures = 0;
@@ -93,9 +90,7 @@ pub async fn invite(listener: TcpListener, invitation: Invitation) -> Result<Sit
             }
         }
     };
-    tokio::time::timeout(left, wait)
-        .await
-        .unwrap_or(Err(Error::NotAccepted))
+    tokio::time::timeout(left, wait).await.unwrap_or(Err(Error::NotAccepted))
 }
 
 struct Host {
@@ -117,22 +112,14 @@ impl Host {
             .and_then(|()| {
                 // From here on nobody else can use it.
                 let first = !self.used.swap(true, Ordering::SeqCst);
-                if first {
-                    Ok(())
-                } else {
-                    Err(Error::Token("it was used already"))
-                }
+                if first { Ok(()) } else { Err(Error::Token("it was used already")) }
             });
         if let Err(error) = proven {
             send(&mut stream, Message::<Proof>::Refused(error.to_string())).await?;
             return Err(error);
         }
         *admitted = true;
-        send(
-            &mut stream,
-            Message::Ok(session.prove(&token.secret, Prover::Inviter)),
-        )
-        .await?;
+        send(&mut stream, Message::Ok(session.prove(&token.secret, Prover::Inviter))).await?;
 
         let card: SiteCard = receive(&mut stream).await?;
         if let Err(error) = local.check(&card) {

@@ -21,11 +21,7 @@ struct Site {
 fn site(name: &str) -> Site {
     let state = tempfile::tempdir().unwrap();
     let pki = SitePki::init(state.path(), name, "quorate.test").unwrap();
-    let local = LocalSite {
-        pki,
-        mesh: MESH.into(),
-        agent_endpoint: format!("{name}.quorate.test:8443"),
-    };
+    let local = LocalSite { pki, mesh: MESH.into(), agent_endpoint: format!("{name}.quorate.test:8443") };
     Site { _state: state, local }
 }
 
@@ -37,14 +33,8 @@ async fn inviting(site: &Site) -> (Token, Waiting) {
     let endpoint = listener.local_addr().unwrap().to_string();
     let invitation = Invitation::new(site.local.clone(), &endpoint, MAX_LIFE * 2).unwrap();
     let token = invitation.token().clone();
-    assert!(
-        token.expires <= crate::clock::Clock::unix_seconds() + 15 * 60,
-        "never longer"
-    );
-    (
-        token.to_string().parse().unwrap(),
-        tokio::spawn(invite(listener, invitation)),
-    )
+    assert!(token.expires <= crate::clock::Clock::unix_seconds() + 15 * 60, "never longer");
+    (token.to_string().parse().unwrap(), tokio::spawn(invite(listener, invitation)))
 }
 
 fn trusted(site: &Site) -> Vec<String> {
@@ -58,14 +48,8 @@ async fn two_sites_trust_each_other_afterwards_and_the_token_is_used_up() {
     let card = accept(&token, &west.local).await.unwrap();
     assert_eq!(card, east.local.card().unwrap());
     assert_eq!(waiting.await.unwrap().unwrap(), west.local.card().unwrap());
-    assert_eq!(
-        east.local.pki.trust().read("west").unwrap(),
-        Some(west.local.pki.roots().unwrap())
-    );
-    assert_eq!(
-        west.local.pki.trust().read("east").unwrap(),
-        Some(east.local.pki.roots().unwrap())
-    );
+    assert_eq!(east.local.pki.trust().read("west").unwrap(), Some(west.local.pki.roots().unwrap()));
+    assert_eq!(west.local.pki.trust().read("east").unwrap(), Some(east.local.pki.roots().unwrap()));
 
     let error = accept(&token, &north.local).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
@@ -84,16 +68,11 @@ async fn a_second_joiner_is_refused_while_the_first_is_still_talking() {
     let _: wire::Proof = wire::receive(&mut slow).await.unwrap();
 
     let error = accept(&token, &north.local).await.unwrap_err();
-    assert!(
-        matches!(&error, Error::RefusedByPeer(why) if why.contains("used already")),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::RefusedByPeer(why) if why.contains("used already")), "{error}");
     assert_eq!(trusted(&north), ["north"]);
 
     // The first one is not disturbed by that.
-    wire::send(&mut slow, wire::Message::Ok(west.local.card().unwrap()))
-        .await
-        .unwrap();
+    wire::send(&mut slow, wire::Message::Ok(west.local.card().unwrap())).await.unwrap();
     let _: SiteCard = wire::receive(&mut slow).await.unwrap();
     wire::send(&mut slow, wire::Message::Ok(())).await.unwrap();
     let () = wire::receive(&mut slow).await.unwrap();
@@ -107,10 +86,7 @@ async fn a_wrong_secret_is_refused_and_the_right_one_still_works() {
     let mut wrong = token.clone();
     wrong.secret[0] ^= 1;
     let error = accept(&wrong, &west.local).await.unwrap_err();
-    assert!(
-        matches!(&error, Error::RefusedByPeer(why) if why.contains("could not prove")),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::RefusedByPeer(why) if why.contains("could not prove")), "{error}");
     assert_eq!(trusted(&west), ["west"]);
     assert_eq!(trusted(&east), ["east"]);
     accept(&token, &west.local).await.unwrap();
@@ -134,10 +110,7 @@ async fn another_root_than_the_promised_one_is_refused() {
     let [east, false_east, west] = ["east", "east", "west"].map(site);
     let (token, waiting) = inviting(&false_east).await;
     let promised = Invitation::new(east.local.clone(), &token.endpoint, MAX_LIFE).unwrap();
-    let token = Token {
-        root_sha256: promised.token().root_sha256.clone(),
-        ..token
-    };
+    let token = Token { root_sha256: promised.token().root_sha256.clone(), ..token };
     let error = accept(&token, &west.local).await.unwrap_err();
     assert!(matches!(error, Error::OtherRoot), "{error}");
     assert_eq!(trusted(&west), ["west"]);
@@ -148,74 +121,32 @@ async fn another_root_than_the_promised_one_is_refused() {
 async fn an_expired_token_is_refused_by_both_sides() {
     let [east, west] = ["east", "west"].map(site);
     let (token, waiting) = inviting(&east).await;
-    let old = Token {
-        expires: crate::clock::Clock::unix_seconds() - 5,
-        ..token.clone()
-    };
+    let old = Token { expires: crate::clock::Clock::unix_seconds() - 5, ..token.clone() };
     assert!(matches!(accept(&old, &west.local).await, Err(Error::Expired(_))));
-    let forged = Token {
-        expires: token.expires + 10_000,
-        ..token
-    };
+    let forged = Token { expires: token.expires + 10_000, ..token };
     assert!(matches!(accept(&forged, &west.local).await, Err(Error::Token(_))));
     waiting.abort();
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let invitation = Invitation::new(east.local.clone(), "127.0.0.1:1", Duration::from_secs(1)).unwrap();
-    assert!(matches!(
-        invite(listener, invitation).await,
-        Err(Error::NotAccepted | Error::Expired(_))
-    ));
+    assert!(matches!(invite(listener, invitation).await, Err(Error::NotAccepted | Error::Expired(_))));
 }
 
 #[tokio::test]
 async fn our_own_name_another_mesh_and_another_trust_domain_are_refused() {
     let [east, east2, west] = ["east", "east", "west"].map(site);
     let (token, waiting) = inviting(&east).await;
-    assert!(matches!(
-        accept(&token, &east2.local).await,
-        Err(Error::OwnToken(_))
-    ));
-    let other = LocalSite {
-        mesh: "another".into(),
-        ..west.local.clone()
-    };
-    assert!(matches!(
-        accept(&token, &other).await,
-        Err(Error::OtherMesh { .. })
-    ));
+    assert!(matches!(accept(&token, &east2.local).await, Err(Error::OwnToken(_))));
+    let other = LocalSite { mesh: "another".into(), ..west.local.clone() };
+    assert!(matches!(accept(&token, &other).await, Err(Error::OtherMesh { .. })));
     waiting.abort();
 
     // A joiner that does not look: the inviter does.
     for (wrong, part) in [
-        (
-            SiteCard {
-                site: "east".into(),
-                ..west.local.card().unwrap()
-            },
-            "name of this site",
-        ),
-        (
-            SiteCard {
-                site: "../x".into(),
-                ..west.local.card().unwrap()
-            },
-            "valid site name",
-        ),
-        (
-            SiteCard {
-                mesh: "another".into(),
-                ..west.local.card().unwrap()
-            },
-            "mesh another",
-        ),
-        (
-            SiteCard {
-                trust_domain: "x.test".into(),
-                ..west.local.card().unwrap()
-            },
-            "trust domain x.test",
-        ),
+        (SiteCard { site: "east".into(), ..west.local.card().unwrap() }, "name of this site"),
+        (SiteCard { site: "../x".into(), ..west.local.card().unwrap() }, "valid site name"),
+        (SiteCard { mesh: "another".into(), ..west.local.card().unwrap() }, "mesh another"),
+        (SiteCard { trust_domain: "x.test".into(), ..west.local.card().unwrap() }, "trust domain x.test"),
     ] {
         let (token, waiting) = inviting(&east).await;
         let mut stream = connect(&token, Arc::new(Gullible)).await.unwrap();
@@ -224,10 +155,7 @@ async fn our_own_name_another_mesh_and_another_trust_domain_are_refused() {
         wire::send(&mut stream, wire::Message::Ok(proof)).await.unwrap();
         let _: wire::Proof = wire::receive(&mut stream).await.unwrap();
         wire::send(&mut stream, wire::Message::Ok(wrong)).await.unwrap();
-        let error = wire::receive::<SiteCard>(&mut stream)
-            .await
-            .unwrap_err()
-            .to_string();
+        let error = wire::receive::<SiteCard>(&mut stream).await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
         waiting.await.unwrap().unwrap_err();
     }
@@ -242,10 +170,7 @@ async fn a_site_that_was_made_anew_is_not_trusted_silently() {
     waiting.await.unwrap().unwrap();
     let (token, waiting) = inviting(&east).await;
     let error = accept(&token, &west2.local).await.unwrap_err();
-    assert!(
-        error.to_string().contains("already trusted with another"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("already trusted with another"), "{error}");
     waiting.await.unwrap().unwrap_err();
     assert_eq!(trusted(&west2), ["west"]);
 }
@@ -262,10 +187,7 @@ fn server_of(site: &Site) -> Arc<rustls::ServerConfig> {
 #[expect(clippy::disallowed_methods, reason = "a test needs no tracker")]
 async fn relaying(mallory: &Site, token: &Token) -> (Token, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let relayed = Token {
-        endpoint: listener.local_addr().unwrap().to_string(),
-        ..token.clone()
-    };
+    let relayed = Token { endpoint: listener.local_addr().unwrap().to_string(), ..token.clone() };
     let (tls, token) = (server_of(mallory), token.clone());
     let relay = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -292,14 +214,8 @@ async fn a_relay_is_noticed_by_the_proofs_alone() {
     // This one does not look at certificates.
     let stream = connect(&relayed, Arc::new(Gullible)).await.unwrap();
     let error = exchange(stream, &relayed, &west.local).await.unwrap_err();
-    assert!(
-        matches!(&error, Error::RefusedByPeer(why) if why.contains("could not prove")),
-        "{error}"
-    );
-    assert_eq!(
-        (trusted(&east), trusted(&west)),
-        (vec!["east".into()], vec!["west".into()])
-    );
+    assert!(matches!(&error, Error::RefusedByPeer(why) if why.contains("could not prove")), "{error}");
+    assert_eq!((trusted(&east), trusted(&west)), (vec!["east".into()], vec!["west".into()]));
     relay.abort();
     waiting.abort();
 }
@@ -309,10 +225,7 @@ fn junk_is_not_a_token() {
     for text in ["", "quorate1.", "quorate2.abc", "quorate1.!!!", "quorate1.e30"] {
         assert!(matches!(text.parse::<Token>(), Err(Error::Token(_))), "{text}");
     }
-    let token = Invitation::new(site("east").local, "127.0.0.1:1", MAX_LIFE)
-        .unwrap()
-        .token()
-        .clone();
+    let token = Invitation::new(site("east").local, "127.0.0.1:1", MAX_LIFE).unwrap().token().clone();
     assert_eq!(format!(" {token}\n").parse::<Token>().unwrap(), token);
     assert!(!format!("{token:?}").contains("secret"));
 }

@@ -67,13 +67,9 @@ impl FromStr for Token {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let body = text
-            .trim()
-            .strip_prefix(PREFIX)
-            .ok_or(Error::Token("it does not begin with quorate1."))?;
-        let json = URL_SAFE_NO_PAD
-            .decode(body)
-            .map_err(|_| Error::Token("it is not base64url"))?;
+        let body =
+            text.trim().strip_prefix(PREFIX).ok_or(Error::Token("it does not begin with quorate1."))?;
+        let json = URL_SAFE_NO_PAD.decode(body).map_err(|_| Error::Token("it is not base64url"))?;
         let token: Self =
             serde_json::from_slice(&json).map_err(|_| Error::Token("its content is unknown"))?;
         identity::check_site(&token.site)?;

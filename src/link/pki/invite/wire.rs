@@ -68,20 +68,14 @@ impl Session {
 
     pub(super) fn prove(&self, secret: &[u8; 32], prover: Prover) -> Proof {
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), &self.message(prover));
-        Proof {
-            hmac: URL_SAFE_NO_PAD.encode(tag),
-        }
+        Proof { hmac: URL_SAFE_NO_PAD.encode(tag) }
     }
 
     pub(super) fn check(&self, secret: &[u8; 32], prover: Prover, proof: &Proof) -> Result<(), Error> {
         let tag = URL_SAFE_NO_PAD.decode(&proof.hmac).map_err(|_| Error::Proof)?;
         // Compares in constant time.
-        hmac::verify(
-            &hmac::Key::new(hmac::HMAC_SHA256, secret),
-            &self.message(prover),
-            &tag,
-        )
-        .map_err(|_| Error::Proof)
+        hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret), &self.message(prover), &tag)
+            .map_err(|_| Error::Proof)
     }
 
     fn message(&self, prover: Prover) -> Vec<u8> {
@@ -126,16 +120,8 @@ mod tests {
         assert!(session.check(&[7; 32], Prover::Inviter, &proof).is_err());
         assert!(session.check(&[8; 32], Prover::Joiner, &proof).is_err());
         assert!(Session([2; 32]).check(&[7; 32], Prover::Joiner, &proof).is_err());
-        assert!(
-            session
-                .check(&[7; 32], Prover::Joiner, &Proof { hmac: String::new() })
-                .is_err()
-        );
-        assert!(
-            session
-                .check(&[7; 32], Prover::Joiner, &Proof { hmac: "?".into() })
-                .is_err()
-        );
+        assert!(session.check(&[7; 32], Prover::Joiner, &Proof { hmac: String::new() }).is_err());
+        assert!(session.check(&[7; 32], Prover::Joiner, &Proof { hmac: "?".into() }).is_err());
     }
 
     #[tokio::test]
@@ -143,9 +129,7 @@ mod tests {
         let (mut one, mut two) = tokio::io::duplex(1024);
         one.write_u32(1 << 30).await.unwrap();
         assert!(matches!(receive::<Proof>(&mut two).await, Err(Error::TooLong(_))));
-        send(&mut one, Message::<Proof>::Refused("no".into()))
-            .await
-            .unwrap();
+        send(&mut one, Message::<Proof>::Refused("no".into())).await.unwrap();
         assert!(matches!(receive::<Proof>(&mut two).await, Err(Error::RefusedByPeer(why)) if why == "no"));
     }
 }
