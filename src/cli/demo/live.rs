@@ -1,0 +1,100 @@
+//! The demo that stays up: says what can be tried, and shows how things stand.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::mesh::CLIENT_PORT;
+use super::watch::{Watch, settled, table};
+use super::writer::Writer;
+use super::{FEDERATION, Stage};
+
+const SETTLED: Duration = Duration::from_secs(180);
+const LINE_EVERY: Duration = Duration::from_secs(1);
+/// Without a terminal a line that replaces itself is noise.
+const LOG_LINE_EVERY: u32 = 30;
+
+pub(super) async fn run(stage: &Stage) -> Result<ExitCode> {
+    let Stage { mesh, sites, story, clock, .. } = stage;
+    story.chapter("four sites, each with its own agent, trust roots and state folder");
+    stage.raise().await?;
+    let watch = Watch::start(mesh, FEDERATION, Some(story.clone()));
+    let writer = Writer::start(stage.clients().await?, *clock);
+    let statuses =
+        watch.until("three settled voters", SETTLED, |now| settled(now, sites, sites.len())).await?;
+    let status = statuses.values().next().context("no status")?;
+    story.say("three settled voters");
+    story.more(table(status).trim_start_matches('\n'));
+    story.line(&suggestions(stage)?);
+
+    let terminal = std::io::stdout().is_terminal();
+    let mut before = writer.acknowledged();
+    for second in 0_u32.. {
+        let now = clock.elapsed();
+        tokio::time::sleep(LINE_EVERY).await;
+        let acknowledged = writer.acknowledged();
+        let gap = writer.longest_gap(now, clock.elapsed()).ms();
+        let best =
+            watch.statuses().into_values().max_by_key(|status| (status.leader.is_some(), status.generation));
+        let how = best.map_or_else(
+            || "no agent answers".to_owned(),
+            |status| {
+                let now = &status.arithmetic;
+                let leader = status.members.iter().find(|m| m.leader).map_or("nobody", |m| m.site.as_str());
+                format!("voters {}, alive {}, margin {}, leader {leader}", now.voters, now.alive, now.margin)
+            },
+        );
+        let line = format!("{how}; {} writes/s, gap {gap} ms", acknowledged - before);
+        before = acknowledged;
+        if terminal {
+            // The rest of the line before is wiped.
+            let _ = write!(std::io::stdout(), "\r\x1b[K  {line}");
+            let _ = std::io::stdout().flush();
+        } else if second % LOG_LINE_EVERY == 0 {
+            story.say(&line);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn suggestions(stage: &Stage) -> Result<String> {
+    let Stage { mesh, sites, spare, .. } = stage;
+    let quorate = std::env::current_exe()?.display().to_string();
+    let first = mesh.site(sites.first().context("no sites")?)?;
+    let second = mesh.site(sites.get(1).context("no second site")?)?;
+    let state = first.state().display().to_string();
+    let slot = format!("{FEDERATION}-{}-0", second.name);
+    let member = second.member(FEDERATION, &slot);
+    let etcdctl = format!(
+        "etcdctl --endpoints https://{}:{CLIENT_PORT} --cacert {} --cert {user}.crt --key {user}.key",
+        first.address,
+        first.state().join("pki/client-ca.crt").display(),
+        user = first.folder.join("user/user").display(),
+    );
+    let manifests: Vec<String> = mesh
+        .sites
+        .iter()
+        .map(|site| site.manifests().join(format!("{FEDERATION}.yaml")).display().to_string())
+        .collect();
+    Ok(format!(
+        "
+Try, in another terminal:
+  look             {quorate} status --state-dir {state} --watch
+  ask why          {quorate} plan --state-dir {state}
+  read and write   {etcdctl} member list
+  kill a member    pkill -KILL -f 'etcd.*{slot}'        # its supervisor starts it again
+  lose a disk      mv {data} {away} && pkill -KILL -f 'etcd.*{slot}'        # it is replaced
+  move a member    write the same text into all of these files, with {spare} instead of {gone}:
+                   sed 's/{{name: {gone}}}/{{name: {spare}}}/' {source} > {away}.yaml
+                   for file in {files}; do cp {away}.yaml $file; done
+Ctrl-C ends it and leaves nothing behind.
+",
+        data = member.join("data").display(),
+        away = second.folder.join("lost").display(),
+        gone = sites.last().context("no sites")?,
+        source = manifests.first().context("no sites")?,
+        files = manifests.join(" "),
+    ))
+}

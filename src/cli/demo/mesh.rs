@@ -1,0 +1,371 @@
+//! Sites on this machine: folders, trust roots, settings, manifests; and their agents as separate processes.
+//!
+//! Site n binds `127.<network>.n.1` with the ordinary ports, so everything looks as it would on machines of their own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use quorate_link::clock::Clock;
+use quorate_link::etcd::EtcdClient;
+use quorate_link::pki::{Leaf, Pair, Root, SitePki};
+use quorate_link::tls::EtcdTls;
+
+use super::namespace::Namespace;
+use super::process::{Kind, Run, kill, log_file, random_id};
+use super::socket;
+
+/// The trust domain of all of them.
+pub const TRUST_DOMAIN: &str = "quorate.test";
+/// The namespace of the federations.
+pub const NAMESPACE: &str = "demo";
+/// The port of the mesh.
+pub const MESH_PORT: u16 = 8443;
+/// The client port of the first member of a site.
+pub const CLIENT_PORT: u16 = 2379;
+/// What the first member of a site and its agent bind.
+const PORTS: [u16; 7] = [MESH_PORT, 8444, 8080, 8081, CLIENT_PORT, 2380, 2381];
+/// How many members of a site have a name.
+const ORDINALS: u32 = 4;
+/// The longest path that a UNIX socket can have.
+const SOCKET_PATH: usize = 107;
+
+/// One site.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// Its name.
+    pub name: String,
+    /// Where its listeners bind.
+    pub address: Ipv4Addr,
+    /// All that belongs to it.
+    pub folder: PathBuf,
+}
+
+impl Site {
+    /// The agent's state folder.
+    pub fn state(&self) -> PathBuf {
+        self.folder.join("state")
+    }
+
+    /// The folder with its `FederatedEtcd` files.
+    pub fn manifests(&self) -> PathBuf {
+        self.folder.join("federations")
+    }
+
+    /// The agent's settings.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("quorate.yaml")
+    }
+
+    /// The agent's log.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("agent.log")
+    }
+
+    /// The hosts file of its processes.
+    pub fn hosts(&self) -> PathBuf {
+        self.folder.join("hosts")
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.state().join("agent.sock")
+    }
+
+    /// The folder of the member in a slot.
+    pub fn member(&self, federation: &str, slot: &str) -> PathBuf {
+        self.state().join("federations").join(format!("{NAMESPACE}.{federation}")).join("members").join(slot)
+    }
+
+    /// The certificates of the site.
+    pub fn pki(&self) -> Result<SitePki> {
+        Ok(SitePki::open(&self.state(), &self.name, TRUST_DOMAIN)?)
+    }
+
+    /// TLS of a user of this site's client port.
+    pub fn user(&self) -> Result<EtcdTls> {
+        let pki = self.pki()?;
+        let pair = Pair::at(&self.folder.join("user"), "user");
+        pki.ensure(&Leaf::User { name: "demo".to_owned() }, &pair)?;
+        Ok(EtcdTls::load(pki.root_path(Root::Client), pair)?)
+    }
+
+    /// A client of the first member of this site.
+    pub async fn client(&self) -> Result<EtcdClient> {
+        let endpoint = format!("https://{}:{CLIENT_PORT}", self.address);
+        Ok(EtcdClient::connect(&endpoint, &self.user()?).await?)
+    }
+
+    /// The last lines of the agent's log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let text = fs::read_to_string(self.log()).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        all.get(all.len().saturating_sub(lines)..).unwrap_or_default().join("\n")
+    }
+
+    /// Writes a manifest, as a whole or not at all.
+    pub fn apply(&self, name: &str, manifest: &str) -> Result<()> {
+        let file = self.manifests().join(format!("{name}.yaml"));
+        quorate_link::durable::write_file(&file, manifest.as_bytes(), quorate_link::durable::PUBLIC)?;
+        Ok(())
+    }
+}
+
+/// The sites and their processes.
+#[derive(Debug)]
+pub struct Mesh {
+    /// The sites in order.
+    pub sites: Vec<Site>,
+    /// Their processes.
+    pub run: Run,
+    binary: PathBuf,
+    etcd: PathBuf,
+    id: String,
+    namespace: Namespace,
+}
+
+/// What a mesh is made of.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The names of the sites.
+    pub sites: Vec<String>,
+    /// The second part of all addresses.
+    pub network: u8,
+    /// The `quorate` to run.
+    pub binary: PathBuf,
+    /// The folder with `etcd`.
+    pub etcd: PathBuf,
+    /// Where everything is put.
+    pub folder: PathBuf,
+    /// The folder stays at the end.
+    pub keep: bool,
+}
+
+impl Mesh {
+    /// Makes the folders, roots, trust and settings of all sites. Starts nothing.
+    pub fn lay_out(plan: Plan) -> Result<Self> {
+        let sites: Vec<Site> = (1..)
+            .zip(&plan.sites)
+            .map(|(number, name)| Site {
+                name: name.clone(),
+                address: Ipv4Addr::new(127, plan.network, number, 1),
+                folder: plan.folder.join(name),
+            })
+            .collect();
+        for site in &sites {
+            free(site.address, &PORTS)?;
+            if site.socket().as_os_str().len() > SOCKET_PATH {
+                bail!("{} is too long for a socket: use a shorter folder (--dir)", site.socket().display());
+            }
+        }
+        let run = Run::begin(&plan.folder, plan.keep)?;
+        for site in &sites {
+            fs::create_dir_all(site.manifests())?;
+            fs::create_dir_all(site.state())?;
+            SitePki::init(&site.state(), &site.name, TRUST_DOMAIN)?;
+            fs::write(site.hosts(), hosts(&sites)?)?;
+        }
+        exchange_roots(&sites)?;
+        let first = sites.first().context("no sites")?;
+        let namespace = Namespace::probe(&first.hosts())?;
+        let Plan { binary, etcd, .. } = plan;
+        let mesh = Self { sites, run, binary, etcd, id: random_id().to_string(), namespace };
+        for site in &mesh.sites {
+            mesh.configure(site, &mesh.peers_of(site))?;
+        }
+        Ok(mesh)
+    }
+
+    /// A site by name.
+    pub fn site(&self, name: &str) -> Result<&Site> {
+        self.sites.iter().find(|site| site.name == name).with_context(|| format!("no site {name}"))
+    }
+
+    /// The other sites with their true endpoints.
+    pub fn peers_of(&self, site: &Site) -> Vec<(String, String)> {
+        let others = self.sites.iter().filter(|other| other.name != site.name);
+        others.map(|other| (other.name.clone(), format!("{}:{MESH_PORT}", other.address))).collect()
+    }
+
+    /// Writes the settings of a site's agent.
+    pub fn configure(&self, site: &Site, peers: &[(String, String)]) -> Result<()> {
+        let mut text = format!(
+            "site: {name}\ntrustDomain: {TRUST_DOMAIN}\nmesh: {id}\nstateDir: {state}\nmanifests: {manifests}\n\
+             address: {address}\npeerDomain: {name}.{TRUST_DOMAIN}\netcdDir: {etcd}\n\
+             peerCIDRs: [\"127.0.0.0/8\"]\nlogLevel: info\npeers:\n",
+            name = site.name,
+            id = self.id,
+            state = site.state().display(),
+            manifests = site.manifests().display(),
+            address = site.address,
+            etcd = self.etcd.display(),
+        );
+        for (name, endpoint) in peers {
+            writeln!(text, "  - {{site: {name}, endpoint: \"{endpoint}\"}}")?;
+        }
+        quorate_link::durable::write_file(&site.config(), text.as_bytes(), quorate_link::durable::PUBLIC)?;
+        Ok(())
+    }
+
+    /// Starts the agent of a site as a process of its own.
+    pub fn start(&self, site: &Site) -> Result<()> {
+        let mut command = self.namespace.command(&self.run, &site.name, &site.hosts(), &self.binary);
+        command.args(["agent", "--config"]).arg(site.config());
+        let log = log_file(&site.log())?;
+        command.stdout(log.try_clone()?).stderr(log);
+        command.spawn().with_context(|| format!("cannot start the agent of {}", site.name))?;
+        Ok(())
+    }
+
+    /// A command of this site's processes other than the agent: same names, same token.
+    pub fn command(&self, site: &Site) -> std::process::Command {
+        self.namespace.command(&self.run, &site.name, &site.hosts(), &self.binary)
+    }
+
+    /// Waits until the agent of a site answers on its socket.
+    pub async fn up(&self, site: &Site, patience: Duration) -> Result<()> {
+        let clock = Clock::start();
+        loop {
+            let Err(error) = socket::get(&site.socket(), "/v1/federations").await else { return Ok(()) };
+            // A shell may still be on its way to becoming the agent.
+            let runs =
+                [Kind::Agent, Kind::Other].iter().any(|kind| !self.run.of(&site.name, *kind).is_empty());
+            if !runs && clock.elapsed() > Duration::from_secs(1) {
+                bail!("the agent of {} ended; its log:\n{}", site.name, site.log_tail(15));
+            }
+            if clock.elapsed() > patience {
+                let log = site.log_tail(15);
+                return Err(error.context(format!(
+                    "the agent of {} is not up after {patience:?}; its log:\n{log}",
+                    site.name
+                )));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The site whose member leads, by what etcd itself says.
+    pub async fn leader(&self) -> Option<&Site> {
+        for site in &self.sites {
+            let Ok(client) = site.client().await else { continue };
+            let client = client.with_deadline(Duration::from_secs(1));
+            match client.status().await {
+                Ok(status) if status.leader == status.header.member_id => return Some(site),
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// A `FederatedEtcd` over these sites.
+pub fn manifest(name: &str, sites: &[String]) -> String {
+    let clusters: Vec<String> = sites.iter().map(|site| format!("{{name: {site}}}")).collect();
+    format!(
+        "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
+         spec:\n  clusters: [{}]\n",
+        clusters.join(", ")
+    )
+}
+
+/// Kills the etcd of a site and removes its data directory. The directory goes first, so that nothing starts on it again.
+pub fn wipe(mesh: &Mesh, site: &Site) -> Result<()> {
+    let etcd = mesh.run.of(&site.name, Kind::Etcd);
+    let [etcd] = etcd.as_slice() else { bail!("{} runs {} etcd processes, not one", site.name, etcd.len()) };
+    let data = PathBuf::from(etcd.flag("data-dir").context("etcd has no --data-dir")?);
+    let aside = site.folder.join("wiped");
+    fs::rename(&data, &aside).with_context(|| format!("cannot move {} away", data.display()))?;
+    kill(etcd.pid);
+    fs::remove_dir_all(&aside).with_context(|| format!("cannot remove {}", aside.display()))
+}
+
+/// Whether nobody listens on these ports.
+pub fn free(address: Ipv4Addr, ports: &[u16]) -> Result<()> {
+    for port in ports {
+        if let Err(error) = TcpListener::bind((address, *port)) {
+            bail!(
+                "{address}:{port} cannot be used ({error}): stop what listens there (another demo or test?), then try again"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Each site trusts the roots of the others: what `quorate mesh invite` and `accept`, or files in Git, bring about.
+fn exchange_roots(sites: &[Site]) -> Result<()> {
+    for from in sites {
+        let roots = from.pki()?.roots()?;
+        for to in sites.iter().filter(|site| site.name != from.name) {
+            to.pki()?.trust().add(&from.name, &roots)?;
+        }
+    }
+    Ok(())
+}
+
+fn hosts(sites: &[Site]) -> Result<String> {
+    let mut text = fs::read_to_string("/etc/hosts").unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    for Site { name, address, .. } in sites {
+        for ordinal in 0..ORDINALS {
+            writeln!(text, "{address} main-{name}-{ordinal}.{name}.{TRUST_DOMAIN}")?;
+        }
+    }
+    Ok(text)
+}
+
+/// The folder that holds `etcd`, and its version.
+pub fn find_etcd() -> Result<(PathBuf, String)> {
+    let configured = std::env::var_os("QUORATE_ETCD_DIR").map(PathBuf::from);
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let candidates = match &configured {
+        Some(folder) => vec![folder.join("etcd-3.6"), folder.clone()],
+        None => std::env::split_paths(&paths).collect(),
+    };
+    for folder in candidates {
+        if let Some(version) = version(&folder.join("etcd")) {
+            return Ok((folder, version));
+        }
+    }
+    match configured {
+        Some(folder) => bail!("QUORATE_ETCD_DIR is {}, and there is no etcd in it", folder.display()),
+        None => bail!("no etcd: run `make demo`, or set QUORATE_ETCD_DIR to a folder with etcd 3.6"),
+    }
+}
+
+fn version(etcd: &Path) -> Option<String> {
+    let output = std::process::Command::new(etcd).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().find_map(|line| line.strip_prefix("etcd Version: ")).map(|version| version.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_use_is_named() {
+        let address = Ipv4Addr::new(127, 99, 1, 1);
+        let holder = TcpListener::bind((address, 0)).unwrap();
+        let port = holder.local_addr().unwrap().port();
+        let error = free(address, &[port]).unwrap_err().to_string();
+        assert!(error.contains(&format!("127.99.1.1:{port}")), "{error}");
+        drop(holder);
+        free(address, &[port]).unwrap();
+    }
+
+    #[test]
+    fn the_manifest_is_the_one_of_the_design() {
+        insta::assert_snapshot!(manifest("main", &["east", "west", "north"].map(str::to_owned)), @r"
+        apiVersion: quorate.dev/v1alpha1
+        kind: FederatedEtcd
+        metadata: {name: main, namespace: demo}
+        spec:
+          clusters: [{name: east}, {name: west}, {name: north}]
+        ");
+    }
+}

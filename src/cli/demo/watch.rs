@@ -1,0 +1,244 @@
+//! Looks at all sites all the time: the newest status of each, every cluster id that was ever seen, and what changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use quorate_core::condition::{ConditionStatus, ConditionType, Status};
+use quorate_link::clock::Clock;
+use quorate_link::drain::Drain;
+
+use super::mesh::{Mesh, NAMESPACE, Site};
+use super::socket;
+use super::story::Story;
+
+const STATUS_EVERY: Duration = Duration::from_millis(100);
+const ETCD_EVERY: Duration = Duration::from_millis(1_000);
+
+/// The newest status by site; a site that does not answer has none.
+pub type Statuses = BTreeMap<String, Status>;
+
+#[derive(Debug, Default)]
+struct Seen {
+    statuses: Statuses,
+    errors: BTreeMap<String, String>,
+    cluster_ids: BTreeSet<String>,
+    told: Option<String>,
+}
+
+/// A watch over the sites.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    federation: String,
+    seen: Arc<Mutex<Seen>>,
+    changed: Arc<tokio::sync::Notify>,
+    drain: Drain,
+}
+
+impl Watch {
+    /// Begins to watch; with a story, each new step is told.
+    pub fn start(mesh: &Mesh, federation: &str, story: Option<Story>) -> Self {
+        let watch = Self {
+            federation: federation.to_owned(),
+            seen: Arc::default(),
+            changed: Arc::default(),
+            drain: Drain::new(),
+        };
+        for site in &mesh.sites {
+            watch.drain.spawn_until(watch.clone().look(site.clone(), story.clone()));
+            watch.drain.spawn_until(watch.clone().look_at_etcd(site.clone()));
+        }
+        watch
+    }
+
+    /// Ends it.
+    pub async fn stop(&self) {
+        self.drain.finish(Duration::from_secs(2)).await;
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest statuses.
+    pub fn statuses(&self) -> Statuses {
+        self.seen().statuses.clone()
+    }
+
+    /// Every cluster id that an agent or an etcd has ever told.
+    pub fn cluster_ids(&self) -> BTreeSet<String> {
+        self.seen().cluster_ids.clone()
+    }
+
+    /// Waits until `good` holds for the statuses; says what was awaited and how things stand if it never does.
+    pub async fn until(
+        &self,
+        what: &str,
+        patience: Duration,
+        good: impl Fn(&Statuses) -> bool,
+    ) -> Result<Statuses> {
+        let clock = Clock::start();
+        loop {
+            let changed = self.changed.notified();
+            let statuses = self.statuses();
+            if good(&statuses) {
+                return Ok(statuses);
+            }
+            let left = patience.saturating_sub(clock.elapsed());
+            if left.is_zero() {
+                bail!(
+                    "waited {} s for {what}; this is how it stands:\n{}",
+                    patience.as_secs(),
+                    self.describe()
+                );
+            }
+            // Either way it is looked at again.
+            let _ = tokio::time::timeout(left.min(Duration::from_secs(1)), changed).await;
+        }
+    }
+
+    /// How things stand, for people.
+    pub fn describe(&self) -> String {
+        let seen = self.seen();
+        let mut lines: Vec<String> = seen.statuses.values().map(describe).collect();
+        lines.extend(seen.errors.iter().map(|(site, error)| format!("{site}: {error}")));
+        lines.join("\n")
+    }
+
+    async fn look(self, site: Site, story: Option<Story>) {
+        loop {
+            let status = socket::status(&site.socket(), NAMESPACE, &self.federation).await;
+            self.note(&site.name, status, story.as_ref());
+            self.changed.notify_waiters();
+            tokio::time::sleep(STATUS_EVERY).await;
+        }
+    }
+
+    fn note(&self, site: &str, status: Result<Status>, story: Option<&Story>) {
+        let mut seen = self.seen();
+        match status {
+            Ok(status) => {
+                seen.cluster_ids.extend(status.cluster_id.clone());
+                seen.errors.remove(site);
+                if let Some(story) = story {
+                    tell(&mut seen.told, &status, story);
+                }
+                seen.statuses.insert(site.to_owned(), status);
+            }
+            Err(error) => {
+                seen.statuses.remove(site);
+                seen.errors.insert(site.to_owned(), format!("{error:#}"));
+            }
+        }
+    }
+
+    async fn look_at_etcd(self, site: Site) {
+        let Ok(client) = site.client().await else { return };
+        let client = client.with_deadline(Duration::from_secs(1));
+        loop {
+            if let Ok(status) = client.status().await {
+                self.seen().cluster_ids.insert(format!("{:x}", status.header.cluster_id));
+            }
+            tokio::time::sleep(ETCD_EVERY).await;
+        }
+    }
+}
+
+/// Tells the step and its arithmetic when it is another one. One site tells, so that nothing is told twice: the one
+/// that executes.
+fn tell(told: &mut Option<String>, status: &Status, story: &Story) {
+    if status.executor.as_deref().is_some_and(|executor| executor != status.observed_from) {
+        return;
+    }
+    let now = &status.arithmetic;
+    let arithmetic =
+        format!("voters {}, alive {}, quorum {}, margin {}", now.voters, now.alive, now.quorum, now.margin);
+    let what = match status.plan.first() {
+        Some(line) => format!("{} [{} -> {}]", line.step, line.before, line.after),
+        None => status.decision.clone(),
+    };
+    let text = format!("{what}   ({arithmetic})");
+    if told.as_deref() != Some(&text) {
+        story.say(&format!("{}: {text}", status.observed_from));
+        *told = Some(text);
+    }
+}
+
+/// A status in a few lines.
+pub fn describe(status: &Status) -> String {
+    let now = &status.arithmetic;
+    let mut text = format!(
+        "{}: {}; voters {}, alive {}, quorum {}, margin {}",
+        status.observed_from, status.decision, now.voters, now.alive, now.quorum, now.margin
+    );
+    for condition in &status.conditions {
+        let good = matches!(
+            (condition.kind, condition.status),
+            (
+                ConditionType::Ready
+                    | ConditionType::Quorate
+                    | ConditionType::SpecAgreed
+                    | ConditionType::PeersReachable
+                    | ConditionType::AllMembersReady,
+                ConditionStatus::False
+            ) | (
+                ConditionType::Frozen
+                    | ConditionType::DataLost
+                    | ConditionType::DivergentData
+                    | ConditionType::QuorumAtRisk,
+                ConditionStatus::True
+            )
+        );
+        if good {
+            text.push_str(&format!(
+                "\n    {:?}={:?} {}: {}",
+                condition.kind, condition.status, condition.reason, condition.message
+            ));
+        }
+    }
+    text.push_str(&table(status));
+    text
+}
+
+/// The members, one a line.
+pub fn table(status: &Status) -> String {
+    let mut text = String::new();
+    for m in &status.members {
+        let leader = if m.leader { " leader" } else { "" };
+        text.push_str(&format!(
+            "\n    {:<16} {:>16}  {:<6} {:<7} {}{leader}",
+            m.name, m.id, m.site, m.role, m.state
+        ));
+    }
+    text
+}
+
+/// The state of a condition.
+pub fn condition(status: &Status, kind: ConditionType) -> Option<ConditionStatus> {
+    status.conditions.iter().find(|condition| condition.kind == kind).map(|condition| condition.status)
+}
+
+/// Whether each of `sites` sees `voters` voters and nothing else, all alive, the same ones, and nothing left to do.
+pub fn settled(statuses: &Statuses, sites: &[String], voters: usize) -> bool {
+    let mut members = BTreeSet::new();
+    let all = sites.iter().all(|site| {
+        statuses.get(site).is_some_and(|status| {
+            let mut ids: Vec<&str> = status.members.iter().map(|m| m.id.as_str()).collect();
+            ids.sort_unstable();
+            members.insert(ids.join(" "));
+            status.members.len() == voters
+                && status.arithmetic.voters == voters
+                && status.arithmetic.alive == voters
+                && status.members.iter().all(|m| m.role == "voter" && m.state == "alive")
+                && condition(status, ConditionType::Ready) == Some(ConditionStatus::True)
+        })
+    });
+    all && members.len() == 1
+}
+
+/// The ids of the members that a site hosts.
+pub fn member_ids(statuses: &Statuses, site: &str) -> BTreeSet<String> {
+    let all = statuses.values().flat_map(|status| &status.members);
+    all.filter(|m| m.site == site).map(|m| m.id.clone()).collect()
+}

@@ -1,0 +1,202 @@
+//! One writer that notes what was acknowledged and when.
+//!
+//! It writes each key until that key is acknowledged, with the same value, at one endpoint after the other, and only then
+//! the next key. What is not acknowledged may be there or not; what is acknowledged must be there for ever.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorate_link::clock::Clock;
+use quorate_link::drain::Drain;
+use quorate_link::etcd::EtcdClient;
+use tokio::time::MissedTickBehavior;
+
+/// How long a put may take before it is tried at another endpoint.
+pub const DEADLINE: Duration = Duration::from_secs(1);
+/// The pace: fast enough to see short gaps, slow enough to leave the machine to etcd.
+const PACE: Duration = Duration::from_millis(7);
+/// The wait after each endpoint has failed once.
+const PAUSE: Duration = Duration::from_millis(20);
+/// What all keys begin with.
+pub const PREFIX: &str = "quorate-demo/";
+
+/// The key with this number.
+pub fn key(number: usize) -> String {
+    format!("{PREFIX}{number:09}")
+}
+
+/// Its value.
+pub fn value(number: usize) -> String {
+    format!("value of key {number}")
+}
+
+/// A stretch without an acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gap {
+    /// When the last acknowledgement before it came.
+    pub from: Duration,
+    /// When the next one came.
+    pub to: Duration,
+}
+
+impl Gap {
+    /// How long it took.
+    pub fn length(self) -> Duration {
+        self.to.saturating_sub(self.from)
+    }
+
+    /// The same in whole milliseconds.
+    pub fn ms(self) -> u64 {
+        ms(self.length())
+    }
+}
+
+/// Whole milliseconds.
+pub fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    /// When key i was acknowledged.
+    acknowledged: Vec<Duration>,
+    /// Attempts that failed, or were not answered in time.
+    retries: usize,
+    last_error: Option<String>,
+}
+
+/// A writer at work.
+#[derive(Debug, Clone)]
+pub struct Writer {
+    clock: Clock,
+    log: Arc<Mutex<Log>>,
+    drain: Drain,
+}
+
+impl Writer {
+    /// Starts to write at `clients`, with times on `clock`.
+    pub fn start(clients: Vec<EtcdClient>, clock: Clock) -> Self {
+        let writer = Self { clock, log: Arc::default(), drain: Drain::new() };
+        let clients: Vec<EtcdClient> =
+            clients.into_iter().map(|client| client.with_deadline(DEADLINE)).collect();
+        writer.drain.spawn(write(clients, writer.clone()));
+        writer
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self, error: String) {
+        let mut log = self.log();
+        log.retries += 1;
+        log.last_error = Some(error);
+    }
+
+    /// Stops it after the put in flight, and returns how many keys were acknowledged: the first ones, without a hole.
+    pub async fn stop(&self) -> usize {
+        self.drain.finish(2 * DEADLINE).await;
+        self.acknowledged()
+    }
+
+    /// How many keys are acknowledged.
+    pub fn acknowledged(&self) -> usize {
+        self.log().acknowledged.len()
+    }
+
+    /// How many attempts had to be repeated.
+    pub fn retries(&self) -> usize {
+        self.log().retries
+    }
+
+    /// Why the last failed attempt failed.
+    pub fn last_error(&self) -> Option<String> {
+        self.log().last_error.clone()
+    }
+
+    /// When the first key was acknowledged.
+    pub fn first(&self) -> Option<Duration> {
+        self.log().acknowledged.first().copied()
+    }
+
+    /// When the last key was acknowledged.
+    pub fn last(&self) -> Option<Duration> {
+        self.log().acknowledged.last().copied()
+    }
+
+    /// The longest gap of those that touch the time from `from` to `to`; one that is still open counts until now.
+    pub fn longest_gap(&self, from: Duration, to: Duration) -> Gap {
+        longest(&self.log().acknowledged, self.clock.elapsed(), from, to)
+    }
+
+    /// The longest gap of those that begin between `from` and `to`.
+    pub fn longest_gap_beginning(&self, from: Duration, to: Duration) -> Gap {
+        let log = self.log();
+        let gaps = gaps(&log.acknowledged, self.clock.elapsed());
+        gaps.filter(|gap| gap.from >= from && gap.from <= to)
+            .max_by_key(|gap| gap.length())
+            .unwrap_or_default()
+    }
+}
+
+fn gaps(acknowledged: &[Duration], now: Duration) -> impl Iterator<Item = Gap> {
+    let ends = acknowledged.iter().skip(1).copied().chain([now]);
+    acknowledged.iter().zip(ends).map(|(from, to)| Gap { from: *from, to })
+}
+
+fn longest(acknowledged: &[Duration], now: Duration, from: Duration, to: Duration) -> Gap {
+    gaps(acknowledged, now)
+        .filter(|gap| gap.to >= from && gap.from <= to)
+        .max_by_key(|gap| gap.length())
+        .unwrap_or_default()
+}
+
+async fn write(clients: Vec<EtcdClient>, writer: Writer) {
+    let mut pace = tokio::time::interval(PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut at = 0;
+    let mut failed = 0;
+    let mut number = 0;
+    while !writer.drain.started() {
+        let Some(client) = clients.get(at) else { return };
+        match client.put(&key(number), value(number)).await {
+            Ok(_) => {
+                writer.log().acknowledged.push(writer.clock.elapsed());
+                number += 1;
+                failed = 0;
+                pace.tick().await;
+            }
+            Err(error) => {
+                at = (at + 1) % clients.len();
+                failed += 1;
+                writer.failed(format!("{}: {error}", client.endpoint()));
+                if failed % clients.len() == 0 {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_gap_of_a_window() {
+        let at: Vec<Duration> = [0, 10, 20, 500, 510, 2_000].map(Duration::from_millis).to_vec();
+        let gap = |from, to| {
+            longest(&at, Duration::from_millis(2_100), Duration::from_millis(from), Duration::from_millis(to))
+                .ms()
+        };
+        assert_eq!(gap(0, 15), 10);
+        assert_eq!(gap(0, 25), 480);
+        assert_eq!(gap(505, 508), 10);
+        assert_eq!(gap(0, 3_000), 1_490);
+        assert_eq!(gap(2_050, 3_000), 100); // still open
+        assert_eq!(
+            longest(&[], Duration::from_secs(1), Duration::ZERO, Duration::from_secs(1)),
+            Gap::default()
+        );
+    }
+}

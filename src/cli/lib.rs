@@ -1,0 +1,3 @@
+//! Parts of the one binary that the end-to-end tests use too.
+
+pub mod demo;
