@@ -7,3 +7,5 @@ pub mod safety;
 #[cfg(test)]
 mod scenario;
 pub mod step;
+#[cfg(test)]
+mod worlds;

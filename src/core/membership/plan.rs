@@ -166,7 +166,16 @@ fn remove(member: &MemberView, kind: OperationKind) -> (StepKind, Operation) {
 
 fn goal(view: &View, wish: &Wish) -> Goal {
     if let Some(learner) = view.learners().next() {
-        return with_learner(view, wish, learner);
+        let goal = with_learner(view, wish, learner);
+        // A promotion that has to wait must not hold up the removal of a dead voter: it may be waiting for just that.
+        return match (&goal, dead_voter(view, wish)) {
+            (Goal::Step(kind @ StepKind::Promote { .. }, operation), Some((remove, why)))
+                if (Proposed { view, wish, kind, operation: *operation }).permitted().is_err() =>
+            {
+                Goal::Step(remove, why)
+            }
+            _ => goal,
+        };
     }
     if let Some((kind, operation)) = dead_voter(view, wish) {
         return Goal::Step(kind, operation);
@@ -258,11 +267,12 @@ fn with_learner(view: &View, wish: &Wish, learner: &MemberView) -> Goal {
 /// An agent binds a new id to its incarnation within a second or two of hearing of it; this is much more.
 const ORPHAN_MS: u64 = 60_000;
 
-/// A dead voter goes if it is not wanted, if its replacement is ready, or if two are dead (safety.md 5).
+/// A dead voter goes if it is not wanted, if its replacement is ready or coming, or if two are dead (safety.md 5).
 fn dead_voter(view: &View, wish: &Wish) -> Option<(StepKind, Operation)> {
     let dead = || view.voters().filter(|m| m.life.dead());
     let first = dead().max_by_key(|m| (!wanted(wish, m), replacement_ready(view, wish, m), m.id))?;
-    let go = !wanted(wish, first) || replacement_ready(view, wish, first) || dead().count() >= 2;
+    let coming = view.learners().any(|l| l.life.alive());
+    let go = !wanted(wish, first) || coming || replacement_ready(view, wish, first) || dead().count() >= 2;
     go.then(|| remove(first, OperationKind::ReplaceDead))
 }
 
