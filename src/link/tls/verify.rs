@@ -19,6 +19,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::crypto;
 use super::store::{Error as StoreError, TlsStore};
+use crate::clock::Clock;
 use crate::identity::{self, Identity};
 
 /// Why a certificate is refused; the text stands in the log of the side that refuses.
@@ -94,6 +95,18 @@ impl TlsStore {
         config.alpn_protocols = vec![b"h2".to_vec()];
         crypto::without_resumption(&mut config);
         Ok(Arc::new(config))
+    }
+
+    /// Whether a client that showed `chain` would be admitted now. A connection outlives the look at its certificate.
+    pub(crate) fn still_admits(
+        &self,
+        admit: &Admit,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<(), rustls::Error> {
+        let (leaf, rest) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
+        let verifier = ClientVerifier { store: self.clone(), admit: admit.clone() };
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(Clock::unix_seconds()));
+        verifier.verify_client_cert(leaf, rest, now).map(drop)
     }
 
     /// A client that shows our leaf and believes only `expected`. It follows the files; it need not be made again.

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
+use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -70,7 +71,8 @@ pub struct Counters {
 }
 
 /// Serves `router` over TLS to whom `admit` names, until the end; HTTP/2 only. Every request carries a
-/// [`PeerIdentity`]. A connection ends when the certificate that opened it ends, or when its site is no longer trusted.
+/// [`PeerIdentity`]. A connection ends when the certificate that opened it would no longer be admitted: expired, or no
+/// longer below a root that is trusted.
 pub async fn serve(
     listener: TcpListener,
     store: TlsStore,
@@ -81,8 +83,9 @@ pub async fn serve(
     drain: Drain,
 ) -> Result<(), StoreError> {
     let server = Arc::new(Server {
-        tls: store.server(admit)?,
+        tls: store.server(admit.clone())?,
         store,
+        admit,
         router,
         limits,
         counters,
@@ -119,6 +122,7 @@ pub async fn serve(
 struct Server {
     tls: Arc<ServerConfig>,
     store: TlsStore,
+    admit: Admit,
     router: Router,
     limits: Limits,
     counters: Arc<Counters>,
@@ -145,16 +149,23 @@ impl Server {
                 Err(_) => return refused(&"the handshake took too long"),
             },
         };
+        let generation = self.store.generation();
         match peer(&stream, self.store.trust_domain()) {
-            Ok((identity, validity)) => {
+            Ok((identity, chain)) => {
                 self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                self.requests(stream, PeerIdentity { identity, source }, validity).await;
+                self.requests(stream, PeerIdentity { identity, source }, chain, generation).await;
             }
             Err(error) => refused(&error),
         }
     }
 
-    async fn requests(&self, stream: TlsStream<TcpStream>, peer: PeerIdentity, validity: Validity) {
+    async fn requests(
+        &self,
+        stream: TlsStream<TcpStream>,
+        peer: PeerIdentity,
+        chain: Chain,
+        generation: u64,
+    ) {
         let router = self.router.clone();
         let extension = peer.clone();
         let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
@@ -176,8 +187,8 @@ impl Server {
                 return;
             }
             () = self.drain.signalled() => {}
-            () = self.revoked(peer.identity.site(), validity) => {
-                tracing::info!(peer = %peer.identity, "closing: its certificate is no longer good");
+            error = self.revoked(&chain, generation) => {
+                tracing::info!(peer = %peer.identity, %error, "closing: its certificate is no longer good");
             }
         }
         connection.as_mut().graceful_shutdown();
@@ -185,18 +196,34 @@ impl Server {
         let _ = tokio::time::timeout(self.limits.grace, connection).await;
     }
 
-    /// Waits until the certificate has ended or its site has lost our trust.
-    async fn revoked(&self, site: &str, validity: Validity) {
-        while self.store.trusts(site) && Clock::wall() <= validity.not_after {
+    /// Waits until the certificate would be refused; looks closely only after a change of files or at its end.
+    async fn revoked(&self, chain: &Chain, mut generation: u64) -> rustls::Error {
+        loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = self.store.generation();
+            if now == generation && Clock::wall() <= chain.not_after {
+                continue;
+            }
+            generation = now;
+            if let Err(error) = self.store.still_admits(&self.admit, &chain.certificates) {
+                return error;
+            }
         }
     }
 }
 
-fn peer(stream: &TlsStream<TcpStream>, trust_domain: &str) -> Result<(Identity, Validity), identity::Error> {
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let leaf = chain.first().ok_or(identity::Error::Certificate)?;
-    Ok((Identity::from_certificate(leaf, trust_domain)?, Validity::of(leaf)?))
+/// What a client showed.
+struct Chain {
+    certificates: Vec<CertificateDer<'static>>,
+    not_after: SystemTime,
+}
+
+fn peer(stream: &TlsStream<TcpStream>, trust_domain: &str) -> Result<(Identity, Chain), identity::Error> {
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+    let leaf = certificates.first().ok_or(identity::Error::Certificate)?;
+    let identity = Identity::from_certificate(leaf, trust_domain)?;
+    let not_after = Validity::of(leaf)?.not_after;
+    Ok((identity, Chain { certificates, not_after }))
 }
 
 /// One of the places that a listener has; given back when dropped.

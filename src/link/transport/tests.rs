@@ -351,6 +351,15 @@ async fn a_new_leaf_and_new_trust_are_used_without_a_restart() {
     assert_ne!(shown().await, before);
     client.hello(HelloRequest::default()).await.unwrap();
 
+    // The site was made anew, with another root: the connection of the old one ends.
+    east.trust(&Site::new("west"));
+    assert!(east_store.reload());
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(client.hello(HelloRequest::default()).await.is_err());
+    east.trust(&west);
+    assert!(east_store.reload());
+    client.hello(HelloRequest::default()).await.unwrap();
+
     // The trust ends: the open connection too.
     std::fs::remove_dir_all(east.pki.trust().path().join("west")).unwrap();
     assert!(east_store.reload());
