@@ -99,7 +99,10 @@ mod tests {
         let large = decode::<Vec<u8>>(format::ACK, format::ACK, &vec![b' '; LIMIT + 1]).unwrap_err();
         assert!(matches!(large, DocumentError::TooLarge { .. }));
         assert!(matches!(encode(&"x".repeat(LIMIT)), Err(DocumentError::TooLarge { .. })));
-        assert!(matches!(decode::<u8>(format::ACK, format::ACK, b"{"), Err(DocumentError::Unreadable { .. })));
+        assert!(matches!(
+            decode::<u8>(format::ACK, format::ACK, b"{"),
+            Err(DocumentError::Unreadable { .. })
+        ));
         let long = decode::<u8>(format::ACK, &"y".repeat(1000), b"1").unwrap_err();
         assert!(long.to_string().len() < 300);
     }

@@ -3,7 +3,9 @@
 //! Strings are parsed here, once, into the newtypes of `quorate-core`. No IO and no loops belong here.
 
 pub mod config;
+pub mod crd;
 pub mod document;
+pub mod manifest;
 mod problem;
 mod schema;
 mod yaml;

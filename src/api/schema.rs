@@ -42,15 +42,12 @@ pub(crate) fn walk(node: &Node, schema: &Value, path: &str, problems: &mut Vec<P
             let mut good = Map::new();
             for entry in entries {
                 let path = below(path, &entry.key);
-                match fields.get(&entry.key) {
-                    Some(schema) => {
-                        let value = walk(&entry.value, schema, &path, problems);
-                        good.extend(value.map(|value| (entry.key.clone(), value)));
-                    }
-                    None => {
-                        let hint = nearest(&entry.key, fields.keys().map(String::as_str));
-                        problems.push(Problem::new(Some(entry.line), path, format!("unknown field{hint}")));
-                    }
+                if let Some(schema) = fields.get(&entry.key) {
+                    let value = walk(&entry.value, schema, &path, problems);
+                    good.extend(value.map(|value| (entry.key.clone(), value)));
+                } else {
+                    let hint = nearest(&entry.key, fields.keys().map(String::as_str));
+                    problems.push(Problem::new(Some(entry.line), path, format!("unknown field{hint}")));
                 }
             }
             let mut complete = true;

@@ -96,7 +96,11 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
     let read = serde_saphyr::from_multiple_with_options::<Node>(text, options);
     let nodes = read.map_err(|error| {
         let line = error.location().map(|location| location.line());
-        Problem::new(line, "", format!("not readable as YAML: {}", first_line(&error.without_snippet().to_string())))
+        Problem::new(
+            line,
+            "",
+            format!("not readable as YAML: {}", first_line(&error.without_snippet().to_string())),
+        )
     })?;
     Ok(nodes.into_iter().filter(|node| !matches!(node.kind, Kind::Null)).collect())
 }
@@ -104,7 +108,9 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
 /// The message without the place, which we print ourselves.
 fn first_line(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
-    line.split(" at line ").next().unwrap_or(line).trim_start_matches("error: ").to_owned()
+    // The place, and advice for programmers.
+    let end = [" at line ", ", set DuplicateKeyPolicy"].iter().filter_map(|tail| line.find(tail)).min();
+    line.get(..end.unwrap_or(line.len())).unwrap_or(line).trim_start_matches("error: ").to_owned()
 }
 
 impl<'de> Deserialize<'de> for Node {

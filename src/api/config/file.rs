@@ -156,7 +156,9 @@ pub(super) fn load(
     for (key, value) in flags {
         reader.set(&mut file, *key, "the command line", value);
     }
-    match reader.check(file) {
+    let config = reader.check(file);
+    reader.problems.sort_by_key(|problem| problem.line.unwrap_or(u64::MAX));
+    match config {
         Some(config) if reader.problems.is_empty() => Ok(config),
         _ => Err(ConfigError { problems: reader.problems }),
     }
@@ -172,7 +174,11 @@ impl Reader {
             }
         };
         if let Some(second) = documents.get(1) {
-            self.problems.push(Problem::new(Some(second.line), "", "a second document; one file configures one site"));
+            self.problems.push(Problem::new(
+                Some(second.line),
+                "",
+                "a second document; one file configures one site",
+            ));
         }
         self.root = documents.into_iter().next();
         let Some(root) = &self.root else { return File::default() };
@@ -218,7 +224,8 @@ impl Reader {
             Key::PortMetrics => file.ports.metrics = self.port(key, value),
             Key::Peers => {
                 let peers = value.split(',').map(|part| {
-                    let (site, endpoint) = part.trim().split_once('=').unwrap_or((part.trim(), ""));
+                    let part = part.trim();
+                    let (site, endpoint) = part.split_once('=').unwrap_or((part, ""));
                     PeerFile { site: site.to_owned(), endpoint: endpoint.to_owned() }
                 });
                 file.peers = Some(peers.collect());
@@ -253,10 +260,12 @@ impl Reader {
         } = file;
         let site = self.required("site", site).and_then(|site| self.named("site", SiteName::new(&site)));
         let zones = self.zones(zones);
-        let trust_domain = self.required("trustDomain", trust_domain).and_then(|d| self.domain("trustDomain", d));
+        let trust_domain =
+            self.required("trustDomain", trust_domain).and_then(|d| self.domain("trustDomain", d));
         let mesh = self.required("mesh", mesh).and_then(|mesh| match mesh.parse::<BootId>() {
             Ok(_) => Some(mesh),
-            Err(_) => self.none("mesh", format!("{mesh:?} is not a UUID in lower case; `quorate mesh init` makes one")),
+            Err(_) => self
+                .none("mesh", format!("{mesh:?} is not a UUID in lower case; `quorate mesh init` makes one")),
         });
         let address = self.required("address", address).and_then(|text| match text.parse::<IpAddr>() {
             Ok(address) => Some(address),
@@ -272,7 +281,7 @@ impl Reader {
         };
         let ports = self.ports(&ports);
         let peers = self.peers(peers.unwrap_or_default(), site.as_ref());
-        let peer_cidrs = self.cidrs(peer_cidrs.unwrap_or_default());
+        let peer_cidrs = self.cidrs(&peer_cidrs.unwrap_or_default());
         let log_level = self.level(log_level);
         Some(SiteConfig {
             site: site?,
@@ -375,7 +384,7 @@ impl Reader {
         found
     }
 
-    fn cidrs(&mut self, cidrs: Vec<String>) -> Vec<Cidr> {
+    fn cidrs(&mut self, cidrs: &[String]) -> Vec<Cidr> {
         let mut found = Vec::new();
         for (i, text) in cidrs.iter().enumerate() {
             found.extend(self.named(&format!("peerCIDRs[{i}]"), text.parse::<Cidr>()));
