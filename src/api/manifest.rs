@@ -88,7 +88,7 @@ fn read(node: &Node) -> Document {
             Err(errors) => {
                 problems.extend(errors.into_iter().map(|SpecError { path, message }| {
                     Problem::new(Some(node.line_of(&path)), path, message)
-                }))
+                }));
             }
         }
     }
@@ -117,13 +117,11 @@ fn object(node: &Node, problems: &mut Vec<Problem>) -> Option<FederatedEtcd> {
         problems.push(Problem::new(Some(entry.line), entry.key.as_str(), format!("unknown field{hint}")));
     }
     let (name, namespace) = metadata(node, problems);
-    let spec = match node.get("spec") {
-        Some(spec) => walk(spec, &SPEC, "spec", problems),
-        None => {
-            problems.push(Problem::new(Some(node.line), "spec", "must be given"));
-            None
-        }
+    let Some(spec) = node.get("spec") else {
+        problems.push(Problem::new(Some(node.line), "spec", "must be given"));
+        return None;
     };
+    let spec = walk(spec, &SPEC, "spec", problems);
     let spec: FederatedEtcdSpec = match serde_json::from_value(spec?) {
         Ok(spec) => spec,
         Err(error) => {
