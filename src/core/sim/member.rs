@@ -229,3 +229,13 @@ impl World {
     }
 
 }
+
+impl World {
+    /// The site whose member leads.
+    pub fn leading_site(&self) -> Option<usize> {
+        let cluster = self.clusters.last()?;
+        let leader = cluster.true_leader()?;
+        let number = self.clusters.len() - 1;
+        (0..self.sites.len()).find(|s| self.sites[*s].volumes.iter().any(|v| v.node == Some((number, leader))))
+    }
+}
