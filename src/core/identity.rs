@@ -61,8 +61,13 @@ pub fn decide(e: Evidence<'_>) -> Start {
         return Start::Await(reason(Code::AwaitingGrant));
     }
     let outside = e.outside.filter(|mark| mark.incarnation == grant.incarnation);
-    let state =
-        record.map(|i| i.state).max(outside.map(|mark| mark.state)).unwrap_or(IncarnationState::Planned);
+    // The mark says `Started` from the moment in which the first start is permitted, so before a directory is there.
+    // Without a record beside the directory only a mark above zero proves that it ever ran.
+    let ran = |mark: &&OutsideMark| {
+        record.is_some() || mark.mark != Mark::default() || mark.state > IncarnationState::Started
+    };
+    let reached = outside.filter(ran).map(|mark| mark.state);
+    let state = record.map(|i| i.state).max(reached).unwrap_or(IncarnationState::Planned);
     if state >= IncarnationState::Removing {
         return Start::Refuse(reason(Code::DataLost));
     }
