@@ -281,22 +281,22 @@ async fn one_member(minor: Minor) {
 }
 
 #[tokio::test]
-async fn one_member_of_3_5() {
+async fn etcd_3_5_with_one_member() {
     Box::pin(one_member(Minor::V3_5)).await;
 }
 
 #[tokio::test]
-async fn one_member_of_3_6() {
+async fn etcd_3_6_with_one_member() {
     Box::pin(one_member(Minor::V3_6)).await;
 }
 
 #[tokio::test]
-async fn one_member_of_3_7() {
+async fn etcd_3_7_with_one_member() {
     Box::pin(one_member(Minor::V3_7)).await;
 }
 
 #[tokio::test]
-async fn members_come_and_go() {
+async fn etcd_members_come_and_go() {
     let site = Site::new(Minor::V3_6);
     let a = site.start("main-east-0", &peer_url(), Start::Seed).await;
     let b_url = peer_url();
@@ -404,7 +404,7 @@ async fn without_quorum(site: &Site, a: &Member, b: &Member, b_id: u64) {
 }
 
 #[tokio::test]
-async fn strangers_are_refused() {
+async fn etcd_refuses_strangers() {
     let site = Site::new(Minor::V3_6);
     let member = site.start("main-east-0", &peer_url(), Start::Seed).await;
     let stranger = Site::new(Minor::V3_6);
