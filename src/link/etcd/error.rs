@@ -336,7 +336,6 @@ mod tests {
 
     /// etcd-facts.md section 3, with the codes on the wire.
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table")]
     fn every_known_answer() {
         for (code, message, expected) in [
             (9, "etcdserver: member ID already exist", "definite MemberIdExists"),
