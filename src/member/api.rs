@@ -36,13 +36,9 @@ pub(crate) fn router(
     report: watch::Receiver<MemberReport>,
     drain: Drain,
 ) -> Router {
-    tonic::service::Routes::new(MemberServer::new(Api {
-        requests,
-        report,
-        drain,
-    }))
-    .prepare()
-    .into_axum_router()
+    tonic::service::Routes::new(MemberServer::new(Api { requests, report, drain }))
+        .prepare()
+        .into_axum_router()
 }
 
 impl Api {
@@ -50,10 +46,7 @@ impl Api {
         let ending = || Status::unavailable("the supervisor is stopping; ask again when it is back");
         let (answer, answered) = oneshot::channel();
         self.requests.send(request(answer)).await.map_err(|_| ending())?;
-        answered
-            .await
-            .map_err(|_| ending())?
-            .map_err(|refusal| status(&refusal))
+        answered.await.map_err(|_| ending())?.map_err(|refusal| status(&refusal))
     }
 }
 
@@ -76,15 +69,11 @@ fn status(refusal: &Refusal) -> Status {
 
 fn encode(report: &MemberReport) -> Result<Report, Status> {
     let body = serde_json::to_vec(report).map_err(|error| Status::internal(error.to_string()))?;
-    Ok(Report {
-        format: REPORT.to_owned(),
-        body,
-    })
+    Ok(Report { format: REPORT.to_owned(), body })
 }
 
 fn incarnation(text: &str) -> Result<IncarnationId, Status> {
-    text.parse()
-        .map_err(|error| Status::invalid_argument(format!("incarnation: {error}")))
+    text.parse().map_err(|error| Status::invalid_argument(format!("incarnation: {error}")))
 }
 
 #[tonic::async_trait]
@@ -118,31 +107,16 @@ impl Member for Api {
     }
 
     async fn stop(&self, call: Call<StopRequest>) -> Result<Response<Report>, Status> {
-        let StopRequest {
-            incarnation: id,
-            archive,
-        } = call.into_inner();
+        let StopRequest { incarnation: id, archive } = call.into_inner();
         let incarnation = incarnation(&id)?;
         let archive = (!archive.is_empty()).then_some(archive);
-        let report = self
-            .ask(|answer| Request::Stop {
-                incarnation,
-                archive,
-                answer,
-            })
-            .await?;
+        let report = self.ask(|answer| Request::Stop { incarnation, archive, answer }).await?;
         encode(&report).map(Response::new)
     }
 
     async fn fence(&self, call: Call<FenceRequest>) -> Result<Response<Report>, Status> {
-        let FenceRequest {
-            incarnation: id,
-            reason,
-        } = call.into_inner();
-        let fenced = Fenced {
-            incarnation: incarnation(&id)?,
-            reason,
-        };
+        let FenceRequest { incarnation: id, reason } = call.into_inner();
+        let fenced = Fenced { incarnation: incarnation(&id)?, reason };
         let report = self.ask(|answer| Request::Fence { fenced, answer }).await?;
         encode(&report).map(Response::new)
     }
@@ -153,9 +127,7 @@ impl Member for Api {
     }
 
     async fn logs(&self, call: Call<LogsRequest>) -> Result<Response<LogsReply>, Status> {
-        let lines = usize::try_from(call.into_inner().lines)
-            .unwrap_or(logs::LINES)
-            .min(logs::LINES);
+        let lines = usize::try_from(call.into_inner().lines).unwrap_or(logs::LINES).min(logs::LINES);
         let lines = self.ask(|answer| Request::Logs(lines, answer)).await?;
         Ok(Response::new(LogsReply { lines }))
     }

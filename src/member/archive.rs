@@ -71,14 +71,8 @@ pub fn archive(
 pub fn check_reason(reason: &str) -> Result<(), Error> {
     let good = !reason.is_empty()
         && reason.len() <= 32
-        && reason
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-    if good {
-        Ok(())
-    } else {
-        Err(Error::Reason(reason.to_owned()))
-    }
+        && reason.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if good { Ok(()) } else { Err(Error::Reason(reason.to_owned())) }
 }
 
 #[cfg(test)]
@@ -99,15 +93,9 @@ mod tests {
         }
         let name = format!("removed-ab-{id}");
         assert_eq!(volume.archived().unwrap(), [name.clone(), format!("{name}-2")]);
-        assert_eq!(
-            fs::read_to_string(volume.archive().join(&name).join("file")).unwrap(),
-            "one"
-        );
+        assert_eq!(fs::read_to_string(volume.archive().join(&name).join("file")).unwrap(), "one");
         for bad in ["", "../x", "Removed", "a b", &"a".repeat(33)] {
-            assert!(
-                matches!(archive(&volume, bad, None, id), Err(Error::Reason(_))),
-                "{bad}"
-            );
+            assert!(matches!(archive(&volume, bad, None, id), Err(Error::Reason(_))), "{bad}");
         }
     }
 }

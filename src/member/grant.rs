@@ -91,17 +91,12 @@ pub fn accept(options: &Options, present: Present<'_>, grant: Grant) -> Result<A
     }
     match present.incarnation {
         Some(here) if here.id == id => again(here, present.grant, grant),
-        Some(here) if here.state < IncarnationState::Removed => Err(Refusal::OtherIncarnation {
-            here: here.id,
-            state: here.state,
-            granted: id,
-        }),
+        Some(here) if here.state < IncarnationState::Removed => {
+            Err(Refusal::OtherIncarnation { here: here.id, state: here.state, granted: id })
+        }
         _ if grant.kind == GrantKind::Resume => Err(Refusal::NothingToResume(id)),
         _ if *present.dir != DirFacts::Empty => Err(Refusal::NotArchived),
-        _ => Ok(Accepted {
-            incarnation: Some(guard::planned(&grant)),
-            grant,
-        }),
+        _ => Ok(Accepted { incarnation: Some(guard::planned(&grant)), grant }),
     }
 }
 
@@ -119,25 +114,16 @@ fn again(here: &Incarnation, old: Option<&Grant>, grant: Grant) -> Result<Accept
             if !known(here.cluster.map(|c| c.0), grant.cluster.map(|c| c.0))
                 || !known(here.member.map(|m| m.0), grant.member.map(|m| m.0))
             {
-                return Err(Refusal::Contradiction(
-                    "it names another cluster or member id than the record",
-                ));
+                return Err(Refusal::Contradiction("it names another cluster or member id than the record"));
             }
-            Ok(Accepted {
-                incarnation: None,
-                grant: resumed(old, grant),
-            })
+            Ok(Accepted { incarnation: None, grant: resumed(old, grant) })
         }
         GrantKind::Seed if here.cluster.is_some() => Err(Refusal::Seeded(here.id)),
-        GrantKind::Seed | GrantKind::Join if !started => Ok(Accepted {
-            incarnation: Some(guard::planned(&grant)),
-            grant,
-        }),
+        GrantKind::Seed | GrantKind::Join if !started => {
+            Ok(Accepted { incarnation: Some(guard::planned(&grant)), grant })
+        }
         // Sent again because the answer was lost.
-        GrantKind::Seed | GrantKind::Join if old == Some(&grant) => Ok(Accepted {
-            incarnation: None,
-            grant,
-        }),
+        GrantKind::Seed | GrantKind::Join if old == Some(&grant) => Ok(Accepted { incarnation: None, grant }),
         GrantKind::Seed | GrantKind::Join => Err(Refusal::Used(here.id)),
     }
 }
@@ -158,18 +144,10 @@ fn resumed(old: Option<&Grant>, new: Grant) -> Grant {
 
 fn ours(options: &Options, grant: &Grant) -> Result<(), Refusal> {
     let pairs = [
-        (
-            "federation",
-            grant.federation.to_string(),
-            options.federation.to_string(),
-        ),
+        ("federation", grant.federation.to_string(), options.federation.to_string()),
         ("uid", grant.uid.to_string(), options.uid.to_string()),
         ("slot", grant.slot.to_string(), options.slot.to_string()),
-        (
-            "peer URL",
-            grant.peer_url.to_string(),
-            options.peer_url.to_string(),
-        ),
+        ("peer URL", grant.peer_url.to_string(), options.peer_url.to_string()),
     ];
     match pairs.into_iter().find(|(_, theirs, ours)| theirs != ours) {
         Some((what, theirs, ours)) => Err(Refusal::NotOurs { what, theirs, ours }),

@@ -50,10 +50,7 @@ pub(crate) async fn serve(
 async fn ready(State(Http { options, report }): State<Http>) -> (StatusCode, String) {
     let (process, last_words) = {
         let report = report.borrow();
-        (
-            report.process.clone(),
-            report.last_words.clone().unwrap_or_default(),
-        )
+        (report.process.clone(), report.last_words.clone().unwrap_or_default())
     };
     let waits = match process {
         Process::Running => match probe::get(command::metrics(&options), "/readyz").await {
@@ -75,13 +72,7 @@ async fn metrics(State(Http { options: _, report }): State<Http>) -> Response {
     let mut text = String::new();
     let registry = registry(&report.borrow());
     match prometheus_client::encoding::text::encode(&mut text, &registry) {
-        Ok(()) => (
-            [(
-                CONTENT_TYPE,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            )],
-            text,
-        )
+        Ok(()) => ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
             .into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -96,32 +87,16 @@ fn registry(report: &MemberReport) -> Registry {
         registry.register(name, help, gauge);
     };
     gauge("etcd_starts", "Starts of etcd by this supervisor", report.starts);
-    gauge(
-        "etcd_running",
-        "Whether etcd runs and answers",
-        (report.process == Process::Running).into(),
-    );
+    gauge("etcd_running", "Whether etcd runs and answers", (report.process == Process::Running).into());
     gauge(
         "quarantined",
         "Whether the guard refused the data directory",
         matches!(report.process, Process::Quarantined(_)).into(),
     );
-    gauge(
-        "archived_directories",
-        "Data directories in the archive",
-        report.archived.len() as u64,
-    );
+    gauge("archived_directories", "Data directories in the archive", report.archived.len() as u64);
     if let Some(incarnation) = &report.incarnation {
-        gauge(
-            "mark_term",
-            "Raft term of the high-water mark",
-            incarnation.mark.term.0,
-        );
-        gauge(
-            "mark_index",
-            "Raft index of the high-water mark",
-            incarnation.mark.index.0,
-        );
+        gauge("mark_term", "Raft term of the high-water mark", incarnation.mark.term.0);
+        gauge("mark_index", "Raft index of the high-water mark", incarnation.mark.index.0);
     }
     registry
 }

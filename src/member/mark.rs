@@ -17,11 +17,7 @@ pub(crate) struct Watermark {
 impl Watermark {
     /// Begins with what stands in the record.
     pub(crate) fn new(written: Mark, now_ms: u64) -> Self {
-        Self {
-            written,
-            written_ms: now_ms,
-            unproven: None,
-        }
+        Self { written, written_ms: now_ms, unproven: None }
     }
 
     /// Whether a look at the log could lead to a write.
@@ -60,10 +56,7 @@ mod tests {
     use super::*;
 
     fn at(term: u64, index: u64) -> Mark {
-        Mark {
-            term: Term(term),
-            index: Index(index),
-        }
+        Mark { term: Term(term), index: Index(index) }
     }
 
     #[test]
@@ -73,20 +66,12 @@ mod tests {
         assert_eq!(mark.observe(at(2, 10), 0), None);
         assert_eq!(mark.observe(at(2, 10), 1000), None, "seen twice is not proven");
         assert!(mark.due(1000));
-        assert_eq!(
-            mark.observe(at(2, 11), 2000),
-            Some(at(2, 10)),
-            "a new term at once"
-        );
+        assert_eq!(mark.observe(at(2, 11), 2000), Some(at(2, 10)), "a new term at once");
         assert!(!mark.due(3000));
         assert_eq!(mark.observe(at(2, 50), 3000), None, "an index alone waits");
         assert!(mark.due(2000 + PERIOD_MS));
         assert_eq!(mark.observe(at(2, 90), 2000 + PERIOD_MS), Some(at(2, 50)));
-        assert_eq!(
-            mark.observe(at(3, 91), 2001 + PERIOD_MS),
-            None,
-            "the new term is not proven yet"
-        );
+        assert_eq!(mark.observe(at(3, 91), 2001 + PERIOD_MS), None, "the new term is not proven yet");
         assert!(mark.due(2001 + PERIOD_MS));
         assert_eq!(mark.observe(at(3, 92), 2002 + PERIOD_MS), Some(at(3, 91)));
     }

@@ -110,34 +110,22 @@ impl Certificates {
 
     /// The leaf of the member API.
     pub fn api(&self) -> Pair {
-        Pair {
-            cert: self.api_cert.clone(),
-            key: self.api_key.clone(),
-        }
+        Pair { cert: self.api_cert.clone(), key: self.api_key.clone() }
     }
 
     /// The leaf of etcd's client port.
     pub fn client(&self) -> Pair {
-        Pair {
-            cert: self.client_cert.clone(),
-            key: self.client_key.clone(),
-        }
+        Pair { cert: self.client_cert.clone(), key: self.client_key.clone() }
     }
 
     /// The leaf of etcd's peer port.
     pub fn peer(&self) -> Pair {
-        Pair {
-            cert: self.peer_cert.clone(),
-            key: self.peer_key.clone(),
-        }
+        Pair { cert: self.peer_cert.clone(), key: self.peer_key.clone() }
     }
 
     /// The leaf that etcd shows to the peer ports of others.
     pub fn peer_client(&self) -> Pair {
-        Pair {
-            cert: self.peer_client_cert.clone(),
-            key: self.peer_client_key.clone(),
-        }
+        Pair { cert: self.peer_client_cert.clone(), key: self.peer_client_key.clone() }
     }
 }
 
@@ -178,25 +166,13 @@ pub struct Options {
 impl Options {
     /// Reads the options from a file.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let text = fs::read(path).map_err(|source| Error::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let parse = |source| Error::Parse {
-            path: path.to_owned(),
-            source,
-        };
+        let text = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let parse = |source| Error::Parse { path: path.to_owned(), source };
         let value: serde_json::Value = serde_json::from_slice(&text).map_err(parse)?;
         // The format first: a newer file has fields that would only be called unknown.
-        let found = value
-            .get("format")
-            .and_then(serde_json::Value::as_str)
-            .unwrap_or_default();
+        let found = value.get("format").and_then(serde_json::Value::as_str).unwrap_or_default();
         if found != FORMAT {
-            return Err(Error::Format {
-                path: path.to_owned(),
-                found: found.to_owned(),
-            });
+            return Err(Error::Format { path: path.to_owned(), found: found.to_owned() });
         }
         serde_json::from_value(value).map_err(parse)
     }

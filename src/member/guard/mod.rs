@@ -64,9 +64,7 @@ impl Findings {
         let grant = volume.grant()?.filter(|_| incarnation.is_some());
         let dir = look(volume)?;
         // What was removed and archived is over; its grant is spent and the slot is free.
-        let spent = incarnation
-            .as_ref()
-            .is_some_and(|i| i.state == IncarnationState::Removed)
+        let spent = incarnation.as_ref().is_some_and(|i| i.state == IncarnationState::Removed)
             && dir == DirFacts::Empty;
         let grant =
             grant.filter(|grant| !(spent && incarnation.as_ref().is_some_and(|i| i.id == grant.incarnation)));
@@ -84,13 +82,7 @@ impl Findings {
 
     /// What core permits.
     pub fn decide(&self) -> Start {
-        let Self {
-            incarnation,
-            outside,
-            dir,
-            grant,
-            fenced,
-        } = self;
+        let Self { incarnation, outside, dir, grant, fenced } = self;
         identity::decide(Evidence {
             incarnation: incarnation.as_ref(),
             outside: outside.as_ref(),
@@ -189,34 +181,18 @@ pub fn check(volume: &Volume) -> Result<(Findings, Verdict), Error> {
         }
     };
     let Some(grant) = findings.grant.clone() else {
-        return Ok((
-            findings,
-            Verdict::Await(quorate_core::reason::Code::AwaitingGrant.into()),
-        ));
+        return Ok((findings, Verdict::Await(quorate_core::reason::Code::AwaitingGrant.into())));
     };
     if how == How::New && grant.kind != GrantKind::Seed {
         // Core asks for `new` again after an interrupted seed; without the seed's own grant it is not rendered.
-        return Ok((
-            findings,
-            Verdict::Await(quorate_core::reason::Code::AwaitingGrant.into()),
-        ));
+        return Ok((findings, Verdict::Await(quorate_core::reason::Code::AwaitingGrant.into())));
     }
-    let known = findings
-        .incarnation
-        .take()
-        .filter(|incarnation| incarnation.id == grant.incarnation);
+    let known = findings.incarnation.take().filter(|incarnation| incarnation.id == grant.incarnation);
     let mut incarnation = known.unwrap_or_else(|| planned(&grant));
     incarnation.state = incarnation.state.max(IncarnationState::Started);
     volume.write_incarnation(&incarnation)?;
     findings.incarnation = Some(incarnation.clone());
-    Ok((
-        findings,
-        Verdict::Start(Box::new(Permit {
-            how,
-            incarnation,
-            grant,
-        })),
-    ))
+    Ok((findings, Verdict::Start(Box::new(Permit { how, incarnation, grant }))))
 }
 
 /// The record of an incarnation that was granted and not started.
@@ -224,11 +200,7 @@ pub fn planned(grant: &Grant) -> Incarnation {
     Incarnation {
         slot: grant.slot.clone(),
         id: grant.incarnation,
-        state: if grant.member.is_some() {
-            IncarnationState::Added
-        } else {
-            IncarnationState::Planned
-        },
+        state: if grant.member.is_some() { IncarnationState::Added } else { IncarnationState::Planned },
         epoch: grant.epoch,
         cluster: grant.cluster,
         member: grant.member,

@@ -55,11 +55,7 @@ impl Site {
     }
 
     fn outside(&self, state: IncarnationState, term: u64, index: u64) {
-        let mark = OutsideMark {
-            incarnation: ID,
-            state,
-            mark: mark(term, index),
-        };
+        let mark = OutsideMark { incarnation: ID, state, mark: mark(term, index) };
         durable::write(&self.folder.path().join("outside.json"), OUTSIDE_MARK, &mark).unwrap();
     }
 
@@ -77,34 +73,22 @@ impl Site {
 
     /// Refused, for ever: whatever comes later.
     fn assert_lost(&self) {
-        let Verdict::Refuse(reason) = self.check() else {
-            panic!("not refused")
-        };
+        let Verdict::Refuse(reason) = self.check() else { panic!("not refused") };
         assert_eq!(reason.code, Code::DataLost);
         assert_eq!(reason.site.as_ref().map(SiteName::as_str), Some("east"));
         assert_eq!(self.state(), IncarnationState::Lost);
         let _ = fs::remove_dir_all(self.volume.data());
         self.log(CLUSTER, MEMBER, 99, 9999);
-        assert!(
-            matches!(self.check(), Verdict::Refuse(_)),
-            "the right directory came back too late"
-        );
+        assert!(matches!(self.check(), Verdict::Refuse(_)), "the right directory came back too late");
     }
 }
 
 fn mark(term: u64, index: u64) -> Mark {
-    Mark {
-        term: Term(term),
-        index: Index(index),
-    }
+    Mark { term: Term(term), index: Index(index) }
 }
 
 fn slot() -> Slot {
-    Slot {
-        site: SiteName::new("east").unwrap(),
-        ordinal: 0,
-        zone: ZoneName::new("a").unwrap(),
-    }
+    Slot { site: SiteName::new("east").unwrap(), ordinal: 0, zone: ZoneName::new("a").unwrap() }
 }
 
 fn grant(kind: GrantKind) -> Grant {
@@ -154,11 +138,9 @@ fn write_log(folder: &Path, cluster: u64, member: u64, term: u64, index: u64) {
     }
     let mut bytes = vec![4, 0, 0, 0, 0, 0, 0, 0x84, 8, 4, 0x10, 0, 0, 0, 0, 0];
     let mut crc = 0;
-    for (kind, data) in [
-        (1, fields(&[member, cluster])),
-        (2, fields(&[0, term, index])),
-        (3, fields(&[term, member, index])),
-    ] {
+    for (kind, data) in
+        [(1, fields(&[member, cluster])), (2, fields(&[0, term, index])), (3, fields(&[term, member, index]))]
+    {
         crc = crc32c::crc32c_append(crc, &data);
         let mut message = fields(&[kind, crc.into()]);
         message.push(0x1a);
@@ -229,17 +211,10 @@ fn the_rest_of_an_interrupted_seed_is_archived_and_not_deleted() {
     let site = Site::granted(GrantKind::Seed);
     assert_eq!(start(site.check()).how, How::New);
     fs::create_dir_all(site.volume.wal()).unwrap();
-    fs::write(
-        site.volume.wal().join("0000000000000000-0000000000000000.wal"),
-        [0; 4096],
-    )
-    .unwrap();
+    fs::write(site.volume.wal().join("0000000000000000-0000000000000000.wal"), [0; 4096]).unwrap();
     assert_eq!(start(site.check()).how, How::New);
     assert!(!site.volume.data().exists());
-    assert_eq!(
-        site.volume.archived().unwrap(),
-        [format!("unseeded-unknown-{ID}")]
-    );
+    assert_eq!(site.volume.archived().unwrap(), [format!("unseeded-unknown-{ID}")]);
 }
 
 #[test]
@@ -272,12 +247,7 @@ fn a_directory_behind_any_mark_is_refused() {
         let site = Site::started(GrantKind::Join);
         site.record(|record| record.mark = inside);
         site.outside(IncarnationState::Voter, outside.term.0, outside.index.0);
-        site.volume
-            .write_grant(&Grant {
-                mark: granted,
-                ..grant(GrantKind::Join)
-            })
-            .unwrap();
+        site.volume.write_grant(&Grant { mark: granted, ..grant(GrantKind::Join) }).unwrap();
         site.log(CLUSTER, MEMBER, 3, 120);
         site.assert_lost();
     }
@@ -358,12 +328,7 @@ fn a_fenced_incarnation_never_starts() {
     let site = Site::started(GrantKind::Join);
     site.outside(IncarnationState::Started, 0, 0);
     site.log(CLUSTER, MEMBER, 9, 900);
-    site.volume
-        .fence(Fenced {
-            incarnation: ID,
-            reason: "a test".into(),
-        })
-        .unwrap();
+    site.volume.fence(Fenced { incarnation: ID, reason: "a test".into() }).unwrap();
     let (findings, verdict) = check(&site.volume).unwrap();
     assert!(findings.fenced);
     assert!(matches!(verdict, Verdict::Refuse(_)));
@@ -377,10 +342,7 @@ fn a_removed_incarnation_leaves_a_free_slot() {
     assert!(matches!(site.check(), Verdict::Refuse(_)), "not archived yet");
     archive::archive(&site.volume, "removed", Some(MEMBER), ID).unwrap();
     assert!(awaits(&site.check(), Code::AwaitingGrant));
-    let next = Grant {
-        incarnation: IncarnationId(2),
-        ..grant(GrantKind::Join)
-    };
+    let next = Grant { incarnation: IncarnationId(2), ..grant(GrantKind::Join) };
     site.volume.write_grant(&next).unwrap();
     let permit = start(site.check());
     assert_eq!((permit.how, permit.incarnation.id), (How::Join, IncarnationId(2)));

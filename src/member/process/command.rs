@@ -51,42 +51,20 @@ pub enum Error {
 /// Finds the etcd of a version (`3.6` or `3.6.16`): `<folder>/etcd-<minor>/etcd`, then `<folder>/etcd`.
 pub async fn find(folder: &Path, version: &str) -> Result<(PathBuf, Minor), Error> {
     let wanted: Minor = version.parse()?;
-    let candidates = [
-        folder.join(format!("etcd-{wanted}")).join("etcd"),
-        folder.join("etcd"),
-    ];
+    let candidates = [folder.join(format!("etcd-{wanted}")).join("etcd"), folder.join("etcd")];
     let Some(path) = candidates.into_iter().find(|path| path.is_file()) else {
-        return Err(Error::NoBinary {
-            version: version.to_owned(),
-            folder: folder.to_owned(),
-        });
+        return Err(Error::NoBinary { version: version.to_owned(), folder: folder.to_owned() });
     };
-    let output = Command::new(&path)
-        .arg("--version")
-        .env_clear()
-        .kill_on_drop(true)
-        .output()
-        .await;
-    let output = output.map_err(|source| Error::Version {
-        path: path.clone(),
-        source,
-    })?;
+    let output = Command::new(&path).arg("--version").env_clear().kill_on_drop(true).output().await;
+    let output = output.map_err(|source| Error::Version { path: path.clone(), source })?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let found = text
-        .lines()
-        .find_map(|line| line.strip_prefix("etcd Version:"))
-        .unwrap_or_default()
-        .trim();
+    let found = text.lines().find_map(|line| line.strip_prefix("etcd Version:")).unwrap_or_default().trim();
     let fits = found.parse::<Minor>().is_ok_and(|minor| minor == wanted)
         && (version.split('.').count() < 3 || version == found);
     if fits {
         Ok((path, wanted))
     } else {
-        Err(Error::OtherVersion {
-            path,
-            found: found.to_owned(),
-            wanted: version.to_owned(),
-        })
+        Err(Error::OtherVersion { path, found: found.to_owned(), wanted: version.to_owned() })
     }
 }
 
@@ -97,30 +75,16 @@ pub fn arguments(
     minor: Minor,
     permit: &Permit,
 ) -> Result<Vec<String>, Error> {
-    let Permit {
-        how,
-        grant,
-        incarnation: _,
-    } = permit;
-    let EtcdOptions {
-        version: _,
-        heartbeat_ms,
-        election_ms,
-        quota_bytes,
-    } = &grant.settings;
+    let Permit { how, grant, incarnation: _ } = permit;
+    let EtcdOptions { version: _, heartbeat_ms, election_ms, quota_bytes } = &grant.settings;
     let ports = options.ports;
     let tls = &options.certificates;
     let url = |port| format!("https://{}", options.address(port));
     let start = match how {
         How::New => Start::Seed,
         How::Join => {
-            let members = grant
-                .initial_cluster
-                .iter()
-                .map(|(name, url)| (name.to_string(), url.to_string()));
-            Start::Join {
-                members: members.collect(),
-            }
+            let members = grant.initial_cluster.iter().map(|(name, url)| (name.to_string(), url.to_string()));
+            Start::Join { members: members.collect() }
         }
         // Without the list: were the directory gone since the guard looked, etcd would stop instead of beginning anew
         // under an id that may have voted.
@@ -143,10 +107,7 @@ pub fn arguments(
             trusted: tls.peer_roots.clone(),
             common_name: peer_common_name(&grant.uid.to_string()),
         },
-        client_tls: ClientTls {
-            server: tls.client(),
-            trusted: tls.client_roots.clone(),
-        },
+        client_tls: ClientTls { server: tls.client(), trusted: tls.client_roots.clone() },
         heartbeat_ms: (*heartbeat_ms).into(),
         election_ms: (*election_ms).into(),
         quota_bytes: Some(*quota_bytes),

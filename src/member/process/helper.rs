@@ -26,10 +26,7 @@ pub fn exec_etcd(args: impl IntoIterator<Item = OsString>) -> io::Error {
 fn prepare(args: impl IntoIterator<Item = OsString>) -> io::Result<Command> {
     let usage = || io::Error::new(io::ErrorKind::InvalidInput, "only `quorate member` calls this");
     let mut args = args.into_iter().skip_while(|arg| arg == "--");
-    let supervisor = args
-        .next()
-        .and_then(|pid| pid.to_str()?.parse().ok())
-        .and_then(Pid::from_raw);
+    let supervisor = args.next().and_then(|pid| pid.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let supervisor = supervisor.ok_or_else(usage)?;
     let etcd = args.next().ok_or_else(usage)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -30,13 +30,7 @@ pub struct Logs {
 impl Logs {
     /// Follows `path`; it need not exist yet.
     pub fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            file: None,
-            offset: 0,
-            partial: Vec::new(),
-            lines: VecDeque::new(),
-        }
+        Self { path, file: None, offset: 0, partial: Vec::new(), lines: VecDeque::new() }
     }
 
     /// Opens the file for the next process; only what comes from now on is followed.
@@ -45,14 +39,7 @@ impl Logs {
         if fs::metadata(&self.path).is_ok_and(|meta| meta.len() > FILE) {
             fs::rename(&self.path, self.path.with_extension("log.1"))?;
         }
-        let open = || {
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .read(true)
-                .mode(0o600)
-                .open(&self.path)
-        };
+        let open = || OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&self.path);
         let (file, child) = (open()?, open()?);
         self.offset = file.metadata()?.len();
         self.file = Some(file);
@@ -106,11 +93,7 @@ impl Logs {
 
     /// The last lines, oldest first.
     pub fn last(&self, count: usize) -> Vec<String> {
-        self.lines
-            .iter()
-            .skip(self.lines.len().saturating_sub(count))
-            .cloned()
-            .collect()
+        self.lines.iter().skip(self.lines.len().saturating_sub(count)).cloned().collect()
     }
 
     /// The very last line.

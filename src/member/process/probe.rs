@@ -23,15 +23,11 @@ pub async fn get(address: SocketAddr, path: &str) -> io::Result<String> {
         stream.take(LIMIT).read_to_string(&mut answer).await?;
         Ok::<_, io::Error>(answer)
     };
-    let answer = tokio::time::timeout(DEADLINE, look)
-        .await
-        .map_err(|_| io::ErrorKind::TimedOut)??;
+    let answer = tokio::time::timeout(DEADLINE, look).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     match head.split_whitespace().nth(1) {
         Some("200") => Ok(body.to_owned()),
-        _ => Err(io::Error::other(
-            head.lines().next().unwrap_or_default().to_owned(),
-        )),
+        _ => Err(io::Error::other(head.lines().next().unwrap_or_default().to_owned())),
     }
 }
 
@@ -68,13 +64,7 @@ mod tests {
     fn progress_is_read() {
         let text = "# HELP etcd_server_proposals_committed_total x\netcd_server_proposals_committed_total 1.2e+06\n\
                     etcd_server_leader_changes_seen_total 3\n";
-        assert_eq!(
-            progress(text),
-            Some(Progress {
-                committed: 1_200_000,
-                leader_changes: 3
-            })
-        );
+        assert_eq!(progress(text), Some(Progress { committed: 1_200_000, leader_changes: 3 }));
         assert_eq!(progress("nothing"), None);
     }
 
@@ -88,10 +78,7 @@ mod tests {
             let _ = stream.read(&mut request).await.unwrap();
             stream.write_all(text.as_bytes()).await.unwrap();
         };
-        let (body, ()) = tokio::join!(
-            get(address, "/livez"),
-            answer("HTTP/1.0 200 OK\r\nA: b\r\n\r\nok")
-        );
+        let (body, ()) = tokio::join!(get(address, "/livez"), answer("HTTP/1.0 200 OK\r\nA: b\r\n\r\nok"));
         assert_eq!(body.unwrap(), "ok");
         let (body, ()) = tokio::join!(get(address, "/livez"), answer("HTTP/1.0 503 No\r\n\r\nbad"));
         assert_eq!(body.unwrap_err().to_string(), "HTTP/1.0 503 No");

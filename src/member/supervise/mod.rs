@@ -92,15 +92,10 @@ impl Service {
         let tls = TlsStore::load(Source {
             trust_domain: options.trust_domain.clone(),
             leaf: options.certificates.api(),
-            trust: Trust::Site {
-                site: site.clone(),
-                path: options.certificates.agent_roots.clone(),
-            },
+            trust: Trust::Site { site: site.clone(), path: options.certificates.agent_roots.clone() },
         })?;
         let listen = |address| async move {
-            TcpListener::bind(address)
-                .await
-                .map_err(|source| Error::Listen { address, source })
+            TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
         };
         let api_listener = listen(options.address(options.ports.member)).await?;
         let http_listener = listen(options.address(options.ports.http)).await?;
@@ -165,7 +160,7 @@ struct Supervisor {
     drain: Drain,
     queue: mpsc::Receiver<Request>,
     /// What the watcher of the running process saw, with the number of its start.
-    seen: (mpsc::Sender<(u64, Seen)>, mpsc::Receiver<(u64, Seen)>),
+    seen: (mpsc::Sender<watch::Numbered>, mpsc::Receiver<watch::Numbered>),
     logs: Logs,
     backoff: Backoff,
     phase: Phase,
@@ -221,7 +216,7 @@ impl Supervisor {
             match self.event(&mut tick).await {
                 Event::Drain => break,
                 Event::Request(request) => self.request(request).await,
-                Event::Exit(status) => self.ended(status),
+                Event::Exit(status) => self.ended(&status),
                 Event::Start => self.start().await,
                 Event::Tick => self.tick().await,
                 Event::Seen(start, seen) if start == self.starts => self.see(seen),
@@ -272,9 +267,7 @@ impl Supervisor {
         let permit = match verdict {
             Verdict::Start(permit) => permit,
             Verdict::Await(reason) => {
-                self.phase = Phase::Idle {
-                    await_mark: reason.code == Code::HighWaterMissing,
-                };
+                self.phase = Phase::Idle { await_mark: reason.code == Code::HighWaterMissing };
                 self.process = if reason.code == Code::AwaitingGrant {
                     Process::AwaitingGrant
                 } else {
@@ -285,11 +278,7 @@ impl Supervisor {
             Verdict::Refuse(reason) => {
                 tracing::error!(%reason, dir = ?self.dir, "the start was refused");
                 self.phase = Phase::Idle { await_mark: false };
-                self.process = if findings.fenced {
-                    Process::Fenced
-                } else {
-                    Process::Quarantined(reason)
-                };
+                self.process = if findings.fenced { Process::Fenced } else { Process::Quarantined(reason) };
                 return;
             }
         };
@@ -309,10 +298,7 @@ impl Supervisor {
             .map_err(|error| chain(&error))?;
         let args =
             command::arguments(&self.options, &self.volume, minor, permit).map_err(|error| chain(&error))?;
-        let log = self
-            .logs
-            .open()
-            .map_err(|error| format!("cannot open etcd's log file: {error}"))?;
+        let log = self.logs.open().map_err(|error| format!("cannot open etcd's log file: {error}"))?;
         let child = Child::spawn(&etcd, &args, log)
             .map_err(|error| format!("cannot start {}: {error}", etcd.display()))?;
         let now_ms = self.clock.now_ms();
@@ -331,7 +317,7 @@ impl Supervisor {
 
     /// Not started, for a reason that may pass.
     fn retry(&mut self, why: String) {
-        tracing::warn!(why, "etcd was not started");
+        tracing::warn!(%why, "etcd was not started");
         let until_ms = self.clock.now_ms() + self.backoff.after(0);
         self.last_words = Some(why);
         self.process = Process::Exited;
@@ -339,7 +325,7 @@ impl Supervisor {
     }
 
     /// etcd ended by itself. Its exit code says nothing that could be relied on; the guard looks before the next start.
-    fn ended(&mut self, status: io::Result<std::process::ExitStatus>) {
+    fn ended(&mut self, status: &io::Result<std::process::ExitStatus>) {
         let Phase::Running(running) = &self.phase else {
             return;
         };
@@ -347,16 +333,9 @@ impl Supervisor {
         let wait = self.backoff.after(now_ms.saturating_sub(running.since_ms));
         self.logs.poll();
         self.last_words = self.logs.last_words();
-        tracing::warn!(
-            ?status,
-            last_words = self.last_words,
-            wait_ms = wait,
-            "etcd ended"
-        );
+        tracing::warn!(?status, last_words = self.last_words, wait_ms = wait, "etcd ended");
         self.process = Process::Exited;
-        self.phase = Phase::Waiting {
-            until_ms: now_ms + wait,
-        };
+        self.phase = Phase::Waiting { until_ms: now_ms + wait };
     }
 
     /// Stops etcd, if it runs.
@@ -382,13 +361,17 @@ impl Supervisor {
                 let log = log_folder(&self.volume);
                 match (running.log, log) {
                     (None, Some(_)) => running.log = log,
-                    (Some(before), now) if now != Some(before) => self.vanished().await,
+                    (Some(before), now) if now != Some(before) => return self.vanished().await,
                     _ => {}
+                }
+                // A seed is not seeded until this is written down; nothing may delay it for long.
+                if running.answers && self.ids_unknown() {
+                    self.read_log();
                 }
             }
             // A mark that cannot be read is not there; the guard says why at the next start.
             Phase::Idle { await_mark: true } if matches!(self.volume.outside(), Ok(Some(_))) => {
-                self.start().await
+                self.start().await;
             }
             Phase::Idle { .. } | Phase::Waiting { .. } => {}
         }
@@ -414,21 +397,27 @@ impl Supervisor {
                 running.answers = answers;
                 if answers {
                     self.process = Process::Running;
+                    if self.ids_unknown() {
+                        self.read_log();
+                    }
                 }
             }
-            Seen::Moved => {
-                // Every look reads the log once, so it is taken only if it could lead to a write.
-                let unknown = self
-                    .incarnation
-                    .as_ref()
-                    .is_some_and(|i| i.cluster.is_none() || i.member.is_none());
-                if unknown || running.watermark.due(self.clock.now_ms()) {
-                    let (volume, start, sender) = (self.volume.clone(), self.starts, self.seen.0.clone());
-                    self.drain.spawn_until(watch::read_log(volume, start, sender));
-                }
-            }
+            // Every look reads the whole log, so it is taken only if it could lead to a write.
+            Seen::Moved if running.watermark.due(self.clock.now_ms()) => self.read_log(),
+            Seen::Moved => {}
             Seen::Log(facts) => self.record(&facts),
         }
+    }
+
+    fn ids_unknown(&self) -> bool {
+        self.incarnation
+            .as_ref()
+            .is_some_and(|incarnation| incarnation.cluster.is_none() || incarnation.member.is_none())
+    }
+
+    fn read_log(&self) {
+        let (volume, start, sender) = (self.volume.clone(), self.starts, self.seen.0.clone());
+        self.drain.spawn_until(watch::read_log(volume, start, sender));
     }
 
     /// Writes what the log says into the record: the ids of a seed, and the high-water mark.
@@ -451,10 +440,9 @@ impl Supervisor {
         }
         match self.volume.write_incarnation(&next) {
             Ok(_) => self.incarnation = Some(next),
-            Err(error) => tracing::error!(
-                error = chain(&error),
-                "cannot write the record of this incarnation"
-            ),
+            Err(error) => {
+                tracing::error!(error = chain(&error), "cannot write the record of this incarnation");
+            }
         }
     }
 
@@ -483,9 +471,7 @@ impl Supervisor {
     }
 
     fn is_here(&self, id: IncarnationId) -> bool {
-        self.incarnation
-            .as_ref()
-            .is_some_and(|incarnation| incarnation.id == id)
+        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.id == id)
     }
 }
 
@@ -494,10 +480,7 @@ fn log_folder(volume: &Volume) -> Option<(u64, u64)> {
     let folder = volume.wal();
     let meta = std::fs::metadata(&folder).ok()?;
     let segment = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".wal");
-    let there = std::fs::read_dir(&folder)
-        .ok()?
-        .flatten()
-        .any(|entry| segment(entry.file_name()));
+    let there = std::fs::read_dir(&folder).ok()?.flatten().any(|entry| segment(entry.file_name()));
     there.then(|| (meta.dev(), meta.ino()))
 }
 

@@ -19,16 +19,9 @@ pub(crate) enum Request {
     /// Permission for one incarnation to run.
     Grant(Box<Grant>, Answer<MemberReport>),
     /// Stop etcd; archive the directory if a name is given.
-    Stop {
-        incarnation: IncarnationId,
-        archive: Option<String>,
-        answer: Answer<MemberReport>,
-    },
+    Stop { incarnation: IncarnationId, archive: Option<String>, answer: Answer<MemberReport> },
     /// Bar an incarnation for ever.
-    Fence {
-        fenced: Fenced,
-        answer: Answer<MemberReport>,
-    },
+    Fence { fenced: Fenced, answer: Answer<MemberReport> },
     /// Read the data directory.
     ReadDir(Answer<MemberReport>),
     /// The last lines that etcd wrote.
@@ -71,11 +64,7 @@ impl Supervisor {
                 let done = self.grant(*grant).await;
                 let _ = answer.send(self.reported(done));
             }
-            Request::Stop {
-                incarnation,
-                archive,
-                answer,
-            } => {
+            Request::Stop { incarnation, archive, answer } => {
                 let done = self.stop(incarnation, archive.as_deref()).await;
                 let _ = answer.send(self.reported(done));
             }
@@ -103,20 +92,11 @@ impl Supervisor {
         let id = grant.incarnation;
         let record = self.volume.incarnation()?;
         let old = self.volume.grant()?;
-        let fenced = self
-            .volume
-            .fenced()?
-            .iter()
-            .any(|fenced| fenced.incarnation == id);
+        let fenced = self.volume.fenced()?.iter().any(|fenced| fenced.incarnation == id);
         let same = record.as_ref().is_some_and(|record| record.id == id);
         // For a new incarnation the directory is empty, or it is refused: only then it is looked at.
         let dir = if same { DirFacts::Empty } else { self.look().await? };
-        let present = Present {
-            incarnation: record.as_ref(),
-            grant: old.as_ref(),
-            dir: &dir,
-            fenced,
-        };
+        let present = Present { incarnation: record.as_ref(), grant: old.as_ref(), dir: &dir, fenced };
         let accepted = grant::accept(&self.options, present, grant)?;
         if let Some(incarnation) = &accepted.incarnation {
             self.volume.write_incarnation(incarnation)?;
@@ -134,7 +114,11 @@ impl Supervisor {
     async fn stop(&mut self, id: IncarnationId, archived: Option<&str>) -> Result<(), Refusal> {
         let here = self.volume.incarnation()?;
         // A directory without any record may be archived under the name that the agent knows it by.
-        if here.as_ref().map_or(archived.is_none(), |here| here.id != id) {
+        let meant = match &here {
+            Some(here) => here.id == id,
+            None => archived.is_some(),
+        };
+        if !meant {
             let here = here.map_or_else(|| "none".to_owned(), |here| here.id.to_string());
             return Err(Refusal::OtherIncarnation { asked: id, here });
         }

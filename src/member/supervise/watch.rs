@@ -29,8 +29,11 @@ pub(super) enum Seen {
     Log(WalFacts),
 }
 
+/// What was seen, with the number of the start that it is about.
+pub(super) type Numbered = (u64, Seen);
+
 /// Follows one process until it is told to stop.
-pub(super) async fn follow(address: SocketAddr, start: u64, to: mpsc::Sender<(u64, Seen)>) {
+pub(super) async fn follow(address: SocketAddr, start: u64, to: mpsc::Sender<Numbered>) {
     let mut answered = false;
     let mut before = None;
     let mut round = 0_u32;
@@ -44,10 +47,7 @@ pub(super) async fn follow(address: SocketAddr, start: u64, to: mpsc::Sender<(u6
             }
         }
         if answers && round.is_multiple_of(PROGRESS) {
-            let progress = probe::get(address, "/metrics")
-                .await
-                .ok()
-                .and_then(|text| probe::progress(&text));
+            let progress = probe::get(address, "/metrics").await.ok().and_then(|text| probe::progress(&text));
             if progress != before {
                 before = progress;
                 if to.send((start, Seen::Moved)).await.is_err() {
@@ -61,7 +61,7 @@ pub(super) async fn follow(address: SocketAddr, start: u64, to: mpsc::Sender<(u6
 }
 
 /// Reads the log of the running etcd; a torn end is normal then.
-pub(super) async fn read_log(volume: Volume, start: u64, to: mpsc::Sender<(u64, Seen)>) {
+pub(super) async fn read_log(volume: Volume, start: u64, to: mpsc::Sender<Numbered>) {
     let read = tokio::task::spawn_blocking(move || wal::read(&volume.wal())).await;
     match read {
         Ok(Ok(Some(facts))) => {
@@ -77,8 +77,5 @@ pub(super) async fn read_log(volume: Volume, start: u64, to: mpsc::Sender<(u64, 
 
 /// How far a log proves its member to be: as Status has it, the committed index.
 pub(super) fn mark(facts: &WalFacts) -> Mark {
-    Mark {
-        term: Term(facts.term),
-        index: Index(facts.commit),
-    }
+    Mark { term: Term(facts.term), index: Index(facts.commit) }
 }
