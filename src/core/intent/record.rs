@@ -193,6 +193,21 @@ impl Record {
         next
     }
 
+    /// Takes over an activation that was missed, from what a peer of the same federation tells: its effective spec is
+    /// newer, and it is the very spec that lies here. Without this a site that was cut off during an activation would
+    /// work on the old spec until the next one.
+    pub fn catch_up(&self, told: &RecordSummary, digest: Digest, spec: &Arc<Spec>) -> Option<Self> {
+        let same = self.uid.is_some() && told.uid == self.uid && told.epoch == self.epoch && !told.missing;
+        let mine = self.effective.as_ref().map_or(Generation(0), |e| e.generation);
+        if !same || self.seeded.is_none() || told.generation <= mine || told.effective != Some(digest) {
+            return None;
+        }
+        let mut next = self.clone();
+        next.effective =
+            Some(Arc::new(Activated { generation: told.generation, digest, spec: Arc::clone(spec) }));
+        Some(next)
+    }
+
     fn take_effect(&mut self, intent: &Intent) {
         match &intent.kind {
             IntentKind::Remove { member, .. } => {

@@ -5,6 +5,7 @@
 //! I8's acknowledgements and fence and I14's repetition in [`crate::executor`] and [`crate::intent::resolve`],
 //! I18 in [`crate::intent::record`].
 
+use crate::federation::observed::DataCheck;
 use crate::federation::view::{Life, MemberView, View, Wish};
 use crate::id::{MemberId, PeerUrl, SiteName};
 use crate::intent::{IntentKind, IntentState, Operation, OperationKind};
@@ -503,7 +504,12 @@ pub fn i15_settled(view: &View) -> Verdict {
     }
     let promoted =
         last_promoted(view).and_then(|id| view.member(id)).filter(|m| !m.learner && m.life.alive());
-    match promoted.filter(|m| !view.checks.iter().any(|c| c.member == m.id && c.as_voter && c.equal)) {
+    // The leader is what the others are compared with: once it leads itself, one equal voter is its proof.
+    let compared = |m: &MemberView| {
+        let good = |c: &DataCheck| (c.member == m.id || view.leader == Some(m.id)) && c.as_voter && c.equal;
+        view.checks.iter().any(good) || view.voters().count() == 1
+    };
+    match promoted.filter(|m| !compared(m)) {
         Some(uncompared) => Err(about(Code::NotSettled, uncompared)),
         None => Ok(()),
     }

@@ -259,6 +259,7 @@ impl World {
         if agent.missing.is_some() {
             self.recover(s, agent);
         }
+        self.catch_up(s, agent);
         let observation = self.observe(s, agent);
         let now = agent.clock(self.now);
         agent.tracker.hear(Arc::clone(&observation), 0, now);
@@ -289,6 +290,19 @@ impl World {
             && agent.missing.is_none()
         {
             self.decide(s, agent, view);
+        }
+    }
+
+    /// An activation that this site missed is taken over from a peer.
+    fn catch_up(&mut self, s: usize, agent: &mut Agent) {
+        let (Some(record), Some(cr), None) = (&agent.record, &self.sites[s].cr, agent.missing) else { return };
+        let told = self.names.iter().filter_map(|name| agent.tracker.observation(name));
+        let next = told.filter(|o| o.site != self.names[s]).find_map(|o| {
+            record.catch_up(&o.record, cr.digest, &cr.spec)
+        });
+        if let Some(next) = next {
+            self.note(|| "takes over an activation that it missed".to_owned(), Some(s));
+            self.persist(s, agent, next);
         }
     }
 

@@ -57,7 +57,7 @@ fn spec(clusters: &[(&str, u32)], single: bool) -> Spec {
         Some(ClusterSpec {
             name: SiteName::new(name).ok()?,
             members: Some(*members),
-            zones: (zones.len() == 3).then_some(zones).filter(|_| clusters.len() == 1),
+            zones: (zones.len() == 3).then_some(zones).filter(|_| clusters.len() == 1 && *members == 3),
             preferred: None,
             lost_members: None,
         })
