@@ -1,1 +1,3 @@
 //! Real things: harness, end-to-end tests and benchmarks.
+
+pub mod field;

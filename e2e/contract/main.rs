@@ -2,7 +2,11 @@
 //! by real etcd processes, and the answers are compared by message class, the member lists member by member.
 //!
 //! `QUORATE_CONTRACT_SEQUENCES=40` runs more; a mismatch prints the whole sequence and its seed.
-#![expect(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test harness; a panic is its way to fail")]
+#![expect(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a test harness; a panic is its way to fail"
+)]
 
 mod real;
 mod sequence;
@@ -54,8 +58,11 @@ struct Pair {
 impl Pair {
     async fn new(binary: PathBuf, seed: u64) -> Result<Self> {
         let real = Etcd::three(binary).await?;
-        let members =
-            real.members.iter().map(|m| (PeerUrl(m.url.as_str().into()), m.name.as_str().into(), 0)).collect();
+        let members = real
+            .members
+            .iter()
+            .map(|m| (PeerUrl(m.url.as_str().into()), m.name.as_str().into(), 0))
+            .collect();
         let mut model = Cluster::born("contract", members, 0, Rng::new(seed, 2));
         (0..3).for_each(|at| model.start(at));
         let numbers = vec![Some(0), Some(1), Some(2)];
@@ -163,7 +170,13 @@ impl Pair {
     }
 
     /// Makes the same call on both sides and compares the answers.
-    async fn both(&mut self, asked: At, request: Request, path: &str, body: serde_json::Value) -> Result<Outcome> {
+    async fn both(
+        &mut self,
+        asked: At,
+        request: Request,
+        path: &str,
+        body: serde_json::Value,
+    ) -> Result<Outcome> {
         let real = self.real_of(asked).context("the asked member is unknown")?;
         let deadline = u64::try_from(DEADLINE.as_millis()).unwrap();
         let ticket = self.model.call(asked, &request, deadline, 0);
@@ -180,20 +193,33 @@ impl Pair {
         };
         let _ = writeln!(self.story, "    model {model:?}, etcd {real:?}");
         // A call without a quorum ends by the server's own timeout or by ours, whichever is shorter.
-        let same = model == real || (model == Outcome::Hangs && matches!(&real, Outcome::Other(text) if text.contains("timed out") || text.contains("no leader")));
+        let same = model == real
+            || (model == Outcome::Hangs
+                && matches!(&real, Outcome::Other(text) if text.contains("timed out") || text.contains("no leader")));
         if !same {
             bail!("the model says {model:?}, etcd {real:?}");
         }
         Ok(model)
     }
 
-    async fn member_call(&mut self, whom: Whom, path: &str, request: impl Fn(MemberId) -> Request) -> Result<bool> {
+    async fn member_call(
+        &mut self,
+        whom: Whom,
+        path: &str,
+        request: impl Fn(MemberId) -> Request,
+    ) -> Result<bool> {
         let target = self.whom(whom);
         if target.is_none() && whom != Whom::Unknown {
             return Ok(false);
         }
         let id = target.map_or(NOBODY, |at| self.model.nodes[at].id);
-        let url = target.map(|at| self.model.nodes[at].conf().list.get(id).map_or_else(|| self.model.nodes[at].url.0.to_string(), |m| m.peer_url.0.to_string()));
+        let url = target.map(|at| {
+            self.model.nodes[at]
+                .conf()
+                .list
+                .get(id)
+                .map_or_else(|| self.model.nodes[at].url.0.to_string(), |m| m.peer_url.0.to_string())
+        });
         let listed = self.real_ids().await;
         let real_id = match &url {
             Some(url) => match listed.get(url) {
@@ -216,7 +242,11 @@ impl Pair {
     async fn add(&mut self, learner: bool, duplicate: bool) -> Result<()> {
         let real = self.real.reserve()?;
         self.numbers.push(None);
-        let url = if duplicate { self.real.members[self.real_of(self.asked()).unwrap()].url.clone() } else { self.real.members[real].url.clone() };
+        let url = if duplicate {
+            self.real.members[self.real_of(self.asked()).unwrap()].url.clone()
+        } else {
+            self.real.members[real].url.clone()
+        };
         let name = self.real.members[real].name.as_str().into();
         let before = self.model.nodes.len();
         let request = Request::Add { url: PeerUrl(url.as_str().into()), learner, name, site: 0 };
@@ -229,7 +259,8 @@ impl Pair {
     }
 
     async fn start_new(&mut self) -> Result<()> {
-        let unstarted = self.conf_members().into_iter().map(|(at, _)| at).find(|at| !self.model.nodes[*at].started);
+        let unstarted =
+            self.conf_members().into_iter().map(|(at, _)| at).find(|at| !self.model.nodes[*at].started);
         let Some(at) = unstarted else { return Ok(()) };
         let real = self.real_of(at).context("no such real member")?;
         let listed: Vec<usize> = self.conf_members().iter().filter_map(|(at, _)| self.real_of(*at)).collect();
@@ -249,7 +280,9 @@ impl Pair {
             Op::Write => {
                 let body = json!({"key": "a2V5", "value": "dmFsdWU="});
                 for _ in 0..WRITES {
-                    if self.both(self.asked(), Request::Put, "/v3/kv/put", body.clone()).await? != Outcome::Done {
+                    if self.both(self.asked(), Request::Put, "/v3/kv/put", body.clone()).await?
+                        != Outcome::Done
+                    {
                         break;
                     }
                 }
@@ -280,12 +313,21 @@ impl Pair {
                 }
             }
             Op::UpdateOwn(whom) => {
-                let url = self.whom(whom).map_or_else(|| PeerUrl("http://127.0.0.1:9".into()), |at| self.model.nodes[at].url.clone());
-                self.member_call(whom, "/v3/cluster/member/update", move |id| Request::Update(id, url.clone())).await?;
+                let url = self.whom(whom).map_or_else(
+                    || PeerUrl("http://127.0.0.1:9".into()),
+                    |at| self.model.nodes[at].url.clone(),
+                );
+                self.member_call(whom, "/v3/cluster/member/update", move |id| {
+                    Request::Update(id, url.clone())
+                })
+                .await?;
             }
             Op::UpdateDuplicate(whom) => {
                 let url = self.model.nodes[self.asked()].url.clone();
-                self.member_call(whom, "/v3/cluster/member/update", move |id| Request::Update(id, url.clone())).await?;
+                self.member_call(whom, "/v3/cluster/member/update", move |id| {
+                    Request::Update(id, url.clone())
+                })
+                .await?;
             }
             Op::Kill(whom) => {
                 if let Some(at) = self.whom(whom).filter(|at| self.model.nodes[*at].running) {
@@ -297,7 +339,8 @@ impl Pair {
             }
             Op::Restart => {
                 if let Some(at) = self.whom(Whom::Down) {
-                    let listed: Vec<usize> = self.conf_members().iter().filter_map(|(at, _)| self.real_of(*at)).collect();
+                    let listed: Vec<usize> =
+                        self.conf_members().iter().filter_map(|(at, _)| self.real_of(*at)).collect();
                     self.real.start(self.real_of(at).unwrap(), "existing", &listed)?;
                     self.model.start(at);
                     self.pass(2_500).await;
@@ -327,9 +370,11 @@ impl Pair {
     async fn compare_lists(&mut self) -> Result<()> {
         let Some(leader) = self.model.true_leader() else { return Ok(()) };
         let list = self.model.linearizable_list(leader).context("the model's leader has no list")?.1;
-        let model: BTreeMap<String, bool> = list.iter().map(|m| (m.peer_url.0.to_string(), m.learner)).collect();
+        let model: BTreeMap<String, bool> =
+            list.iter().map(|m| (m.peer_url.0.to_string(), m.learner)).collect();
         let real = self.real.list(self.real_of(leader).unwrap()).await?.context("etcd answers no list")?;
-        let real: BTreeMap<String, bool> = real.into_iter().map(|(url, (_, learner))| (url, learner)).collect();
+        let real: BTreeMap<String, bool> =
+            real.into_iter().map(|(url, (_, learner))| (url, learner)).collect();
         if model != real {
             bail!("the model's members are {model:?}, etcd's {real:?}");
         }
@@ -394,6 +439,7 @@ async fn etcd_answers_as_the_model_does_second_half() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_answers_as_the_model_does_in_more_sequences() -> Result<()> {
-    let more = std::env::var("QUORATE_CONTRACT_SEQUENCES").ok().and_then(|n| n.parse::<u64>().ok()).unwrap_or(8);
+    let more =
+        std::env::var("QUORATE_CONTRACT_SEQUENCES").ok().and_then(|n| n.parse::<u64>().ok()).unwrap_or(8);
     run_all(9..(more + 1).max(9)).await
 }

@@ -120,7 +120,8 @@ impl Etcd {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         let body = body.to_string();
         // HTTP/1.0, so that the answer is not chunked.
-        let head = format!("POST {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head =
+            format!("POST {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(body.as_bytes()).await?;
         let mut answer = Vec::new();
@@ -156,7 +157,8 @@ impl Etcd {
 
     /// (own id, leader's id) of one member.
     async fn status(&self, at: usize) -> Option<(u64, u64)> {
-        let answer = self.post(at, "/v3/maintenance/status", &json!({}), Duration::from_secs(1)).await.ok()??;
+        let answer =
+            self.post(at, "/v3/maintenance/status", &json!({}), Duration::from_secs(1)).await.ok()??;
         let number = |value: &Value| value.as_str().and_then(|text| text.parse().ok());
         Some((number(answer.get("header")?.get("member_id")?)?, number(answer.get("leader")?)?))
     }

@@ -101,7 +101,13 @@ pub(crate) fn next(rng: &mut Rng, s: Situation) -> Op {
         choices.extend([Op::StartNew; 4]);
     }
     if s.down > 0 {
-        choices.extend([Op::Restart, Op::Restart, Op::Remove(Down), Op::Remove(Follower), Op::MoveLeader(Down)]);
+        choices.extend([
+            Op::Restart,
+            Op::Restart,
+            Op::Remove(Down),
+            Op::Remove(Follower),
+            Op::MoveLeader(Down),
+        ]);
         choices.extend([Op::Promote(Down), Op::Promote(Down), Op::AddLearner]);
     }
     *rng.pick(&choices).unwrap_or(&Op::Calm)

@@ -8,6 +8,8 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use quorate_core::condition::Status;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -38,10 +40,29 @@ pub async fn get(socket: &Path, path: &str) -> Result<(u16, Bytes)> {
     }
 }
 
+/// A transition that an agent reports.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Event {
+    /// Counts from one in each run of the agent.
+    pub number: u64,
+    /// One word.
+    pub kind: String,
+    /// The sentence.
+    pub text: String,
+}
+
 /// The status of a federation as the agent sees it.
 pub async fn status(socket: &Path, namespace: &str, name: &str) -> Result<Status> {
-    let path = format!("/v1/federations/{namespace}/{name}");
-    let (code, body) = get(socket, &path).await?;
+    read(socket, &format!("/v1/federations/{namespace}/{name}")).await
+}
+
+/// The last transitions of a federation at this agent, oldest first.
+pub async fn events(socket: &Path, namespace: &str, name: &str) -> Result<Vec<Event>> {
+    read(socket, &format!("/v1/federations/{namespace}/{name}/events")).await
+}
+
+async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T> {
+    let (code, body) = get(socket, path).await?;
     if code != 200 {
         bail!("{code} for {path}: {}", String::from_utf8_lossy(&body).trim());
     }

@@ -10,10 +10,11 @@ use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 
 use super::mesh::{Mesh, NAMESPACE, Site};
-use super::socket;
+use super::socket::{self, Event};
 use super::story::Story;
 
 const STATUS_EVERY: Duration = Duration::from_millis(100);
+const EVENTS_EVERY: Duration = Duration::from_millis(250);
 const ETCD_EVERY: Duration = Duration::from_millis(1_000);
 
 /// The newest status by site; a site that does not answer has none.
@@ -24,7 +25,17 @@ struct Seen {
     statuses: Statuses,
     errors: BTreeMap<String, String>,
     cluster_ids: BTreeSet<String>,
-    told: Option<String>,
+    /// The number of the last event that was told, by site.
+    told: BTreeMap<String, u64>,
+}
+
+impl Seen {
+    fn new_ones(&mut self, site: &str, events: Vec<Event>) -> Vec<Event> {
+        let told = self.told.entry(site.to_owned()).or_default();
+        let new: Vec<Event> = events.into_iter().filter(|event| event.number > *told).collect();
+        *told = new.last().map_or(*told, |last| last.number);
+        new
+    }
 }
 
 /// A watch over the sites.
@@ -37,7 +48,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch; with a story, each new step is told.
+    /// Begins to watch; with a story, what the agents report is told.
     pub fn start(mesh: &Mesh, federation: &str, story: Option<Story>) -> Self {
         let watch = Self {
             federation: federation.to_owned(),
@@ -46,7 +57,10 @@ impl Watch {
             drain: Drain::new(),
         };
         for site in &mesh.sites {
-            watch.drain.spawn_until(watch.clone().look(site.clone(), story.clone()));
+            watch.drain.spawn_until(watch.clone().look(site.clone()));
+            if let Some(story) = &story {
+                watch.drain.spawn_until(watch.clone().tell(site.clone(), story.clone()));
+            }
             watch.drain.spawn_until(watch.clone().look_at_etcd(site.clone()));
         }
         watch
@@ -106,30 +120,43 @@ impl Watch {
         lines.join("\n")
     }
 
-    async fn look(self, site: Site, story: Option<Story>) {
+    async fn look(self, site: Site) {
         loop {
             let status = socket::status(&site.socket(), NAMESPACE, &self.federation).await;
-            self.note(&site.name, status, story.as_ref());
+            self.note(&site.name, status);
             self.changed.notify_waiters();
             tokio::time::sleep(STATUS_EVERY).await;
         }
     }
 
-    fn note(&self, site: &str, status: Result<Status>, story: Option<&Story>) {
+    fn note(&self, site: &str, status: Result<Status>) {
         let mut seen = self.seen();
         match status {
             Ok(status) => {
-                seen.cluster_ids.extend(status.cluster_id.clone());
+                let id = status.cluster_id.as_deref().and_then(|id| u64::from_str_radix(id, 16).ok());
+                seen.cluster_ids.extend(id.map(|id| format!("{id:x}")));
                 seen.errors.remove(site);
-                if let Some(story) = story {
-                    tell(&mut seen.told, &status, story);
-                }
                 seen.statuses.insert(site.to_owned(), status);
             }
             Err(error) => {
                 seen.statuses.remove(site);
+                // Whoever answers next may be a new agent, which counts from one.
+                seen.told.remove(site);
                 seen.errors.insert(site.to_owned(), format!("{error:#}"));
             }
+        }
+    }
+
+    /// Tells the transitions that an agent reports, each once.
+    async fn tell(self, site: Site, story: Story) {
+        loop {
+            let events =
+                socket::events(&site.socket(), NAMESPACE, &self.federation).await.unwrap_or_default();
+            let new = self.seen().new_ones(&site.name, events);
+            for event in new.iter().filter(|event| !QUIET.contains(&event.kind.as_str())) {
+                story.say(&format!("{:<6} {}: {}", site.name, event.kind, event.text));
+            }
+            tokio::time::sleep(EVENTS_EVERY).await;
         }
     }
 
@@ -145,25 +172,8 @@ impl Watch {
     }
 }
 
-/// Tells the step and its arithmetic when it is another one. One site tells, so that nothing is told twice: the one
-/// that executes.
-fn tell(told: &mut Option<String>, status: &Status, story: &Story) {
-    if status.executor.as_deref().is_some_and(|executor| executor != status.observed_from) {
-        return;
-    }
-    let now = &status.arithmetic;
-    let arithmetic =
-        format!("voters {}, alive {}, quorum {}, margin {}", now.voters, now.alive, now.quorum, now.margin);
-    let what = match status.plan.first() {
-        Some(line) => format!("{} [{} -> {}]", line.step, line.before, line.after),
-        None => status.decision.clone(),
-    };
-    let text = format!("{what}   ({arithmetic})");
-    if told.as_deref() != Some(&text) {
-        story.say(&format!("{}: {text}", status.observed_from));
-        *told = Some(text);
-    }
-}
+/// What is not told: it says the same as what is told, once for each site.
+const QUIET: [&str; 1] = ["IntentAcknowledged"];
 
 /// A status in a few lines.
 pub fn describe(status: &Status) -> String {

@@ -1,0 +1,10 @@
+//! Sites as separate processes with a real etcd.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests; a panic is their way to fail")]
+
+mod adopt;
+mod birth;
+mod demo;
+mod drift;
+mod intruder;
+mod replace;
+mod yardstick;
