@@ -1,0 +1,299 @@
+//! The etcds of one federation: the own members' client port, everybody's peer port.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use quorate_core::executor::{Call, CallResult};
+use quorate_core::federation::observed::{ListedMember, MemberList, Status, Version};
+use quorate_core::id::{ClusterId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid};
+use quorate_link::etcd::client::{self, EtcdClient};
+use quorate_link::etcd::peer_port::PeerPort;
+use quorate_link::pki::{Leaf, Pair, Root, SitePki};
+use quorate_link::tls::etcd::EtcdTls;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::ports::{DataHash, Etcd, Target};
+
+/// Status is answered from memory: a member that needs longer is not well.
+const LOOK: Duration = Duration::from_millis(1_500);
+/// Hashing reads the whole database.
+const HASH: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Probe,
+    Hash,
+}
+
+/// Where an own slot listens.
+pub type Listens = Arc<dyn Fn(&Slot) -> Listen + Send + Sync>;
+
+/// The addresses of one own member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// Where everything binds.
+    pub address: IpAddr,
+    /// etcd's client port.
+    pub client: u16,
+    /// etcd's health port.
+    pub metrics: u16,
+}
+
+/// See the module.
+pub struct EtcdPorts {
+    pki: SitePki,
+    /// Leaves of this federation's probes.
+    folder: PathBuf,
+    listens: Listens,
+    clients: Mutex<BTreeMap<Slot, EtcdClient>>,
+    /// Probes and hashes have connections of their own: hashing takes long, and a probe must not wait for it.
+    peer_ports: Mutex<BTreeMap<(PeerUrl, Use), Arc<PeerPort>>>,
+    endpoints: Mutex<Vec<String>>,
+}
+
+impl EtcdPorts {
+    /// Makes no connection yet.
+    pub fn new(pki: SitePki, folder: PathBuf, listens: Listens) -> Self {
+        Self {
+            pki,
+            folder,
+            listens,
+            clients: Mutex::default(),
+            peer_ports: Mutex::default(),
+            endpoints: Mutex::default(),
+        }
+    }
+
+    async fn client(&self, slot: &Slot) -> Option<EtcdClient> {
+        if let Some(client) = lock(&self.clients).get(slot) {
+            return Some(client.clone());
+        }
+        let pair = Pair::at(self.pki.folder(), "etcd-client");
+        let made = self.pki.ensure(&Leaf::AgentEtcdClient, &pair);
+        let tls = made.map_err(|error| error.to_string()).and_then(|_| {
+            EtcdTls::load(self.pki.root_path(Root::Client), pair).map_err(|error| error.to_string())
+        });
+        let Listen { address, client, .. } = (self.listens)(slot);
+        let endpoint = format!("https://{}", SocketAddr::new(address, client));
+        let connected = match tls {
+            Ok(tls) => EtcdClient::connect(&endpoint, &tls).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error),
+        };
+        match connected {
+            Ok(client) => {
+                lock(&self.clients).insert(slot.clone(), client.clone());
+                Some(client)
+            }
+            Err(error) => {
+                tracing::warn!(%slot, error, "no client of the own etcd");
+                None
+            }
+        }
+    }
+
+    fn peer_port(&self, target: &Target, purpose: Use) -> Option<Arc<PeerPort>> {
+        let key = (target.peer_url.clone(), purpose);
+        if let Some(port) = lock(&self.peer_ports).get(&key) {
+            return Some(Arc::clone(port));
+        }
+        let port = self.open(target.uid, &target.site, &target.peer_url);
+        match port {
+            Ok(port) => {
+                let port = Arc::new(port);
+                lock(&self.peer_ports).insert(key, Arc::clone(&port));
+                Some(port)
+            }
+            Err(error) => {
+                tracing::warn!(site = %target.site, error, "the peer port cannot be probed");
+                None
+            }
+        }
+    }
+
+    fn open(&self, uid: Uid, site: &SiteName, url: &PeerUrl) -> Result<PeerPort, String> {
+        let pair = Pair::at(&self.folder, "probe");
+        self.pki.ensure(&Leaf::Probe { uid: uid.to_string() }, &pair).map_err(|error| crate::chain(&error))?;
+        let roots = self.pki.trust().peer_path(site.as_str());
+        let tls = EtcdTls::load(roots, pair).map_err(|error| crate::chain(&error))?;
+        PeerPort::new(&url.0, tls).map_err(|error| crate::chain(&error))
+    }
+
+    async fn ready(&self, slot: &Slot) -> bool {
+        let Listen { address, metrics, .. } = (self.listens)(slot);
+        tokio::time::timeout(LOOK, ready(SocketAddr::new(address, metrics))).await.is_ok_and(|ready| ready.is_ok())
+    }
+}
+
+impl std::fmt::Debug for EtcdPorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdPorts").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `/readyz` of etcd's health port, which is plain HTTP inside this host.
+async fn ready(address: SocketAddr) -> std::io::Result<()> {
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    stream.write_all(format!("GET /readyz HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
+    let mut head = [0_u8; 12];
+    stream.read_exact(&mut head).await?;
+    if head.ends_with(b" 200") { Ok(()) } else { Err(std::io::ErrorKind::Other.into()) }
+}
+
+impl Etcd for EtcdPorts {
+    async fn status(&self, slot: &Slot) -> Option<Status> {
+        let client = self.client(slot).await?.with_deadline(LOOK);
+        let (status, list, ready) =
+            futures::join!(client.status(), client.member_list(false), self.ready(slot));
+        let status = status.ok()?;
+        // A learner refuses this: what it knows of the list decides nothing.
+        let list = list.ok();
+        if let Some(list) = &list {
+            let mut urls: Vec<String> = list.members.iter().flat_map(|m| m.client_urls.iter().cloned()).collect();
+            urls.sort();
+            *lock(&self.endpoints) = urls;
+        }
+        Some(seen(&status, list.as_ref(), ready))
+    }
+
+    async fn list(&self, slot: &Slot) -> Option<(MemberList, Term)> {
+        let list = self.client(slot).await?.member_list(true).await.ok()?;
+        Some((members(&list), Term(list.header.raft_term)))
+    }
+
+    async fn call(&self, slot: &Slot, call: &Call, deadline_ms: u64) -> CallResult {
+        let Some(client) = self.client(slot).await else { return CallResult::NotSent };
+        let client = client.with_deadline(Duration::from_millis(deadline_ms));
+        let result = match call {
+            Call::AddLearner(url) => client.member_add_learner(&url.0).await.map(drop),
+            Call::Promote(id) => client.member_promote(id.0).await.map(drop),
+            Call::Remove(id) => client.member_remove(id.0).await.map(drop),
+            Call::Update(id, url) => client.member_update(id.0, &url.0).await.map(drop),
+            Call::MoveLeader(id) => client.move_leader(id.0).await,
+        };
+        match result {
+            Ok(()) => CallResult::Done,
+            Err(error) if error.is_definite() => CallResult::Refused(error.to_string()),
+            Err(error) => {
+                tracing::warn!(%slot, ?call, %error, "nobody knows how the call ended");
+                CallResult::Unknown
+            }
+        }
+    }
+
+    async fn hash(&self, slot: &Slot, revision: Revision) -> Option<DataHash> {
+        let client = self.client(slot).await?.with_deadline(HASH);
+        let hash = client.hash_kv(revision.0).await.ok()?;
+        Some(DataHash { hash: hash.hash, compacted: Revision(hash.compact_revision) })
+    }
+
+    async fn probe(&self, target: &Target) -> Option<u32> {
+        let port = self.peer_port(target, Use::Probe)?;
+        match port.probe().await {
+            Ok(found) if ClusterId(found.cluster_id) == target.cluster => {
+                let listed = found.members.iter().any(|m| MemberId(m.id) == target.member);
+                listed.then(|| u32::try_from(found.rtt.as_micros()).unwrap_or(u32::MAX).max(1))
+            }
+            Ok(found) => {
+                tracing::warn!(url = %target.peer_url, cluster = %ClusterId(found.cluster_id), "another cluster answers on the peer port");
+                None
+            }
+            Err(error) => {
+                tracing::debug!(url = %target.peer_url, error = crate::chain(&error), "no answer on the peer port");
+                None
+            }
+        }
+    }
+
+    async fn peer_hash(&self, target: &Target, revision: Revision) -> Option<DataHash> {
+        let port = self.peer_port(target, Use::Hash)?;
+        match port.hash_kv(revision.0, Some(target.cluster.0)).await {
+            Ok(hash) => Some(DataHash { hash: hash.hash, compacted: Revision(hash.compact_revision) }),
+            Err(error) => {
+                tracing::debug!(url = %target.peer_url, error = crate::chain(&error), "no hash from the peer port");
+                None
+            }
+        }
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        lock(&self.endpoints).clone()
+    }
+}
+
+fn members(list: &client::MemberList) -> MemberList {
+    MemberList::new(
+        list.members
+            .iter()
+            .map(|m| ListedMember {
+                id: MemberId(m.id),
+                name: m.name.as_str().into(),
+                peer_url: PeerUrl(m.peer_urls.join(",").into()),
+                learner: m.is_learner,
+            })
+            .collect(),
+    )
+}
+
+fn seen(status: &client::Status, list: Option<&client::MemberList>, ready: bool) -> Status {
+    let alarm = |text: &String| text.contains("alarm:");
+    Status {
+        cluster: ClusterId(status.header.cluster_id),
+        member: MemberId(status.header.member_id),
+        leader: (status.leader != 0).then_some(MemberId(status.leader)),
+        term: Term(status.header.raft_term),
+        index: Index(status.raft_index),
+        applied: Index(status.applied_index),
+        revision: Revision(status.header.revision),
+        db_size: u64::try_from(status.db_size).unwrap_or(0),
+        version: version(&status.version),
+        learner: status.is_learner,
+        alarm: status.errors.iter().any(alarm),
+        faulty: !status.errors.iter().all(alarm),
+        list: list.map(|list| members(list).digest()),
+        ready,
+        downgrading: status.downgrade_to.is_some(),
+    }
+}
+
+fn version(text: &str) -> Version {
+    let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    Version { major: next(), minor: next(), patch: next() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_troubles_are_read() {
+        assert_eq!(version("3.6.16"), Version { major: 3, minor: 6, patch: 16 });
+        assert_eq!(version("3.7.0-rc.1").minor, 7);
+        let mut status = client::Status {
+            header: client::Header::default(),
+            version: "3.6.16".to_owned(),
+            db_size: 1,
+            db_in_use: 1,
+            db_quota: 0,
+            leader: 0,
+            raft_index: 0,
+            applied_index: 0,
+            errors: vec!["memberID:1 alarm:NOSPACE ".to_owned()],
+            is_learner: false,
+            storage_version: String::new(),
+            downgrade_to: None,
+        };
+        let found = seen(&status, None, true);
+        assert!(found.alarm && !found.faulty && found.leader.is_none());
+        status.errors = vec!["etcdserver: no leader".to_owned()];
+        let found = seen(&status, None, true);
+        assert!(!found.alarm && found.faulty);
+    }
+}

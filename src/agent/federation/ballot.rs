@@ -1,0 +1,178 @@
+//! The birth of a federation (safety.md 7): does what [`quorate_core::ballot`] says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_core::ballot::{self, Ballot, BallotMove, Situation, Voter};
+use quorate_core::federation::member::IncarnationState;
+use quorate_core::federation::observed::RecordSummary;
+use quorate_core::id::{Epoch, IncarnationId, SiteName, Uid};
+use quorate_core::node;
+use quorate_core::reason::Reason;
+
+use super::{Answers, Event, Federation, waiting};
+use crate::ports::{Peers as _, World};
+
+/// How long one round of asking may take.
+const ROUND: Duration = Duration::from_secs(3);
+/// Between two rounds: votes also come by gossip.
+const AGAIN_MS: u64 = 500;
+
+/// The coordinator's questions that are on their way.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    asked: bool,
+    again_at: u64,
+    /// What is waited for before birth.
+    pub(super) waits: Option<Reason>,
+}
+
+impl<W: World> Federation<W> {
+    /// One move towards birth; true if the record changed.
+    pub(super) async fn born(&mut self) -> bool {
+        let Some(own) = self.own.clone() else {
+            self.ballot.waits = None;
+            self.last.may_seed = false;
+            return false;
+        };
+        let heard = self.tracker.heard(self.now());
+        let situation = Situation {
+            me: &self.names.site,
+            spec: &own.spec,
+            digest: own.digest,
+            layout: &own.layout,
+            record: &self.record,
+            heard: &heard,
+        };
+        let next = ballot::next(situation);
+        self.last.may_seed = matches!(next, BallotMove::Seed(_));
+        self.ballot.waits = waiting(&next);
+        match next {
+            BallotMove::Mint { uid, epoch } => {
+                let uid = uid.unwrap_or_else(|| Uid(self.fresh()));
+                let ballot = Arc::new(ballot::mint(situation, uid, epoch));
+                self.mint(&ballot).await
+            }
+            BallotMove::AskVotes(ballot, sites) => {
+                self.ask_votes(ballot, sites);
+                false
+            }
+            BallotMove::Seed(ballot) => self.seed(&ballot).await,
+            BallotMove::Learn(seeded) => {
+                let next = ballot::learn(&self.record, seeded);
+                let changed = next != self.record;
+                changed && self.persist(next).await && {
+                    self.event("Seeded", format!("cluster {} was born at {}", seeded.cluster, seeded.member));
+                    true
+                }
+            }
+            BallotMove::Join(joining) => {
+                let next = ballot::join(&self.record, joining, own.digest, &own.spec);
+                let joined = self.persist(next).await;
+                if joined {
+                    self.event("Joined", format!("bound to federation {} of epoch {}", joining.uid, self.record.epoch));
+                }
+                joined
+            }
+            BallotMove::Wait(_) | BallotMove::Done => false,
+        }
+    }
+
+    /// What this site checks before it votes.
+    pub(super) fn vote(&self, ballot: &Arc<Ballot>) -> Result<quorate_core::intent::record::Record, Reason> {
+        let voter = Voter {
+            site: &self.names.site,
+            digest: self.own.as_ref().map(|own| own.digest),
+            record_missing: self.missing.is_some(),
+            foreign_data: false,
+        };
+        ballot::vote(&self.record, ballot, voter)
+    }
+
+    async fn mint(&mut self, ballot: &Arc<Ballot>) -> bool {
+        match self.vote(ballot) {
+            Ok(next) => {
+                let minted = self.persist(next).await;
+                if minted {
+                    let text = format!("uid {}, epoch {}, seed {}", ballot.uid, ballot.epoch, ballot.seed);
+                    self.event("BallotMinted", text);
+                }
+                minted
+            }
+            Err(reason) => {
+                self.ballot.waits = Some(reason);
+                false
+            }
+        }
+    }
+
+    fn ask_votes(&mut self, ballot: Arc<Ballot>, sites: Vec<SiteName>) {
+        let now = self.now();
+        if self.ballot.asked || now < self.ballot.again_at {
+            return;
+        }
+        self.ballot.asked = true;
+        let (peers, from) = (Arc::clone(&self.ports.peers), self.sender());
+        self.spawn(async move {
+            let ask = |site: SiteName| {
+                let (peers, ballot) = (&peers, &ballot);
+                async move {
+                    let vote = tokio::time::timeout(ROUND, peers.vote(&site, from, ballot)).await;
+                    Some((site, vote.ok()?))
+                }
+            };
+            let replies = futures::future::join_all(sites.into_iter().map(ask)).await;
+            Event::Voted(replies.into_iter().flatten().collect())
+        });
+    }
+
+    pub(super) fn voted(&mut self, replies: Answers<Result<RecordSummary, Reason>>) {
+        let now = self.now();
+        self.ballot.asked = false;
+        self.ballot.again_at = now + AGAIN_MS;
+        for (site, reply) in replies {
+            match reply {
+                Ok(summary) => {
+                    // As good as gossip, and sooner.
+                    let Some(old) = self.tracker.observation(&site) else { continue };
+                    let mut observation = (**old).clone();
+                    observation.record = Arc::new(summary);
+                    self.tracker.hear(Arc::new(observation), 0, now);
+                    self.ballot.again_at = now;
+                }
+                Err(reason) => {
+                    self.metrics.refused(reason.code.name());
+                    tracing::warn!(federation = %self.names.federation, site = %site, %reason, "no vote");
+                }
+            }
+        }
+    }
+
+    /// The grant is complete: plans the seed's incarnation, once.
+    async fn seed(&mut self, ballot: &Ballot) -> bool {
+        let planned = node::current(&self.record, &ballot.seed);
+        if planned.is_some_and(|i| i.seed || i.state > IncarnationState::Planned) {
+            return false;
+        }
+        let id = IncarnationId(self.fresh());
+        let mut next = self.record.clone();
+        // Nothing was ever started under it.
+        next.incarnations.retain(|i| i.slot != ballot.seed || i.state != IncarnationState::Planned);
+        let seed = node::planned(&next, &ballot.seed, id, true);
+        next.incarnations.push(seed);
+        let persisted = self.persist(next).await;
+        if persisted {
+            self.event("Seeding", format!("all of {} voted; {} starts", sites(&ballot.sites), ballot.seed));
+        }
+        persisted
+    }
+
+    /// The epoch, for logs.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.record.epoch
+    }
+}
+
+fn sites(names: &[SiteName]) -> String {
+    quorate_core::condition::names(names.iter())
+}

@@ -1,0 +1,182 @@
+//! What goes into and comes out of a federation's task.
+
+use std::fmt;
+use std::sync::Arc;
+
+use quorate_api::manifest::Manifest;
+use quorate_core::ballot::Ballot;
+use quorate_core::condition::Status;
+use quorate_core::executor::Answer;
+use quorate_core::federation::observed::{DataCheck, MemberList, RecordSummary, SiteObservation, Status as Seen};
+use quorate_core::federation::view::View;
+use quorate_core::id::{FederationKey, MemberId, PeerUrl, SiteName, Slot, Term};
+use quorate_core::intent::record::Record;
+use quorate_core::intent::{Intent, Resolution};
+use quorate_core::reason::Reason;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Answers;
+use super::local::LocalDone;
+use crate::events::Events;
+
+/// What a peer asks.
+#[derive(Debug)]
+pub enum Question {
+    /// The summary of the record.
+    Record,
+    /// The whole record.
+    WholeRecord,
+    /// A vote.
+    Vote(Arc<Ballot>),
+    /// An acknowledgement.
+    Propose(Arc<Intent>),
+    /// To take note of an ending.
+    Resolve(Arc<Resolution>),
+}
+
+/// What it is answered.
+#[derive(Debug)]
+pub enum Reply {
+    /// The site has no part in this federation; nothing more is said (networking.md 5).
+    NotAMember,
+    /// The summary.
+    Record(Box<RecordSummary>),
+    /// The record; none if there is no readable one.
+    WholeRecord(Option<Box<Record>>),
+    /// The record with the vote, or why not.
+    Vote(Box<Result<RecordSummary, Reason>>),
+    /// `sent_by_me`, or why not.
+    Ack(Result<bool, Reason>),
+    /// Whether it was persisted.
+    Resolved(bool),
+}
+
+/// What the task is told.
+#[derive(Debug)]
+pub enum Message {
+    /// The own CR changed, or is gone.
+    Spec(Option<Arc<Manifest>>),
+    /// A peer's observation.
+    View {
+        /// The peer.
+        site: SiteName,
+        /// What it said.
+        observation: Arc<SiteObservation>,
+        /// How old it is, ms.
+        age_ms: u64,
+    },
+    /// A peer's last observation is still true.
+    Fresh {
+        /// The peer.
+        site: SiteName,
+        /// How old it is, ms.
+        age_ms: u64,
+    },
+    /// A peer asks.
+    Ask {
+        /// The peer.
+        site: SiteName,
+        /// What.
+        question: Question,
+        /// Where the reply goes.
+        answer: oneshot::Sender<Reply>,
+    },
+}
+
+/// Something that was started is over.
+pub(crate) enum Event {
+    Sampled(Box<Sampled>),
+    Probed { member: MemberId, rtt_us: Option<u32> },
+    Compared { member: MemberId, as_voter: bool, check: Option<DataCheck> },
+    Voted(Answers<Result<RecordSummary, Reason>>),
+    Local(LocalDone),
+    Effect(Box<Answer>),
+    /// Leadership was moved away because this agent cannot execute.
+    Stepped(bool),
+    Records(Answers<Option<Record>>),
+}
+
+/// A look at the own members.
+pub(crate) struct Sampled {
+    /// Own clock before anything was asked.
+    pub(crate) true_at: u64,
+    pub(crate) statuses: Vec<(Slot, Option<Seen>)>,
+    /// The linearizable list, if an own member says that it leads.
+    pub(crate) leading: Option<(Slot, MemberList, Term)>,
+}
+
+/// Who this is, and what its members are called.
+#[derive(Clone)]
+pub struct Names {
+    /// The own site.
+    pub site: SiteName,
+    /// The federation.
+    pub federation: FederationKey,
+    /// The peer URL of an own slot.
+    pub peer_urls: Arc<dyn Fn(&Slot) -> PeerUrl + Send + Sync>,
+    /// The client URL of an own slot.
+    pub client_urls: Arc<dyn Fn(&Slot) -> String + Send + Sync>,
+}
+
+impl Names {
+    /// The peer URL of an own slot.
+    pub fn peer_url(&self, slot: &Slot) -> PeerUrl {
+        (self.peer_urls)(slot)
+    }
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").field("site", &self.site).field("federation", &self.federation).finish_non_exhaustive()
+    }
+}
+
+/// What people may see of a federation.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The status.
+    pub status: Status,
+    /// The view it was made from, with ages and indices.
+    pub view: Option<View>,
+    /// Recent transitions, oldest first.
+    pub events: Events,
+    /// There is no readable record.
+    pub missing: Option<String>,
+}
+
+impl Snapshot {
+    /// Before the first look.
+    pub(super) fn new(names: &Names) -> Self {
+        Self { status: crate::status::blank(names), view: None, events: Events::default(), missing: None }
+    }
+}
+
+/// Speaks with a federation's task; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    inbox: mpsc::Sender<Message>,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+}
+
+impl Handle {
+    pub(super) fn new(inbox: mpsc::Sender<Message>, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self { inbox, snapshot }
+    }
+
+    /// Tells the task something, waiting for room; false if the task is gone.
+    pub async fn tell(&self, message: Message) -> bool {
+        self.inbox.send(message).await.is_ok()
+    }
+
+    /// Asks the task something; none if it is gone.
+    pub async fn ask(&self, site: &SiteName, question: Question) -> Option<Reply> {
+        let (answer, reply) = oneshot::channel();
+        self.inbox.send(Message::Ask { site: site.clone(), question, answer }).await.ok()?;
+        reply.await.ok()
+    }
+
+    /// The last snapshot.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.borrow())
+    }
+}

@@ -1,0 +1,394 @@
+//! One federation at this site: one task that owns the record and the memory of what was heard.
+//!
+//! Everything that waits on the network runs beside the task and comes back as an [`Event`]; so peers are answered and
+//! members are looked at while a step is under way. Only the durable record is written in place: that is what makes
+//! the answers serial (safety.md 4).
+
+mod answer;
+mod ballot;
+mod execute;
+mod local;
+mod message;
+mod observe;
+mod publish;
+mod recover;
+mod watermark;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use quorate_core::ballot::BallotMove;
+use quorate_core::federation::layout::Layout;
+use quorate_core::federation::spec::Spec;
+use quorate_core::federation::track::{Frame, Tracker};
+use quorate_core::federation::view::{Pending, View, Wish};
+use quorate_core::id::{Digest, PeerUrl, SiteName, Slot};
+use quorate_core::intent::record::Record;
+use quorate_core::membership::plan;
+use quorate_core::membership::step::Decision;
+use quorate_core::reason::{Code, Reason};
+use quorate_link::drain::Drain;
+use tokio::sync::mpsc;
+
+use crate::metrics::Metrics;
+use crate::ports::{Clock as _, Loaded, Ports, Records as _, Rng as _, Runtime as _, Sender, World};
+pub use message::{Handle, Message, Question, Reply, Snapshot};
+pub(crate) use message::{Event, Names};
+
+/// Between two looks at everything while something is wished or wrong.
+const BUSY: Duration = Duration::from_millis(250);
+/// The same while all is calm; every event is looked at at once anyway.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The spec of the own CR.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnSpec {
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) digest: Digest,
+    pub(crate) layout: Layout,
+}
+
+/// The task's state.
+pub struct Federation<W: World> {
+    names: Names,
+    ports: Ports<W>,
+    metrics: Arc<Metrics>,
+    inbox: mpsc::Receiver<Message>,
+    snapshot: tokio::sync::watch::Sender<Arc<Snapshot>>,
+    work: FuturesUnordered<BoxFuture<'static, Event>>,
+    tracker: Tracker,
+    record: Record,
+    record_version: u64,
+    /// Why there is no readable record, if there is none although there should be.
+    missing: Option<String>,
+    recovery: recover::Recovery,
+    own: Option<OwnSpec>,
+    look: observe::Look,
+    said: publish::Said,
+    ballot: ballot::Asking,
+    local: local::Doing,
+    run: execute::Runs,
+    last: Last,
+}
+
+/// What the last turn decided.
+struct Last {
+    view: Option<View>,
+    decision: Decision,
+    may_seed: bool,
+    attention: bool,
+    reports: u64,
+}
+
+impl<W: World> Federation<W> {
+    /// Loads the record and makes the task's state; [`Federation::run`] runs it.
+    pub async fn open(names: Names, ports: Ports<W>, metrics: Arc<Metrics>) -> (Self, Handle) {
+        let (sender, inbox) = mpsc::channel(256);
+        let (snapshot, watch) = tokio::sync::watch::channel(Arc::new(Snapshot::new(&names)));
+        let handle = Handle::new(sender, watch);
+        let now = ports.clock.now_ms();
+        let empty = Record::new(names.federation.clone());
+        let (record, record_version, missing) = match ports.records.load().await {
+            Loaded::Found(record, version) if record.federation == names.federation => (*record, version, None),
+            Loaded::Found(record, _) => {
+                (empty, 0, Some(format!("the record is that of {}; put it back where it was", record.federation)))
+            }
+            Loaded::Fresh => (empty, 0, None),
+            Loaded::Missing => (empty, 0, Some("member volumes are here, but no record.json".to_owned())),
+            Loaded::Unreadable(why) => (empty, 0, Some(why)),
+        };
+        if let Some(why) = &missing {
+            tracing::error!(federation = %names.federation, why, "no readable record: asking the other sites");
+            ports.runtime.resume().await;
+        }
+        let federation = Self {
+            tracker: Tracker::new(names.site.clone(), names.federation.clone(), now),
+            names,
+            ports,
+            metrics,
+            inbox,
+            snapshot,
+            work: FuturesUnordered::new(),
+            record,
+            record_version,
+            missing,
+            recovery: recover::Recovery::default(),
+            own: None,
+            look: observe::Look::default(),
+            said: publish::Said::default(),
+            ballot: ballot::Asking::default(),
+            local: local::Doing::default(),
+            run: execute::Runs::default(),
+            last: Last {
+                view: None,
+                decision: Decision::Wait(Code::WaitingForClusters.into()),
+                may_seed: false,
+                attention: true,
+                reports: 0,
+            },
+        };
+        (federation, handle)
+    }
+
+    /// Runs until the end is signalled. Members go on.
+    pub async fn run(mut self, drain: Drain) {
+        let ports = self.ports.clone();
+        loop {
+            self.turn().await;
+            let wait = self.pause();
+            let seen = self.last.reports;
+            tokio::select! {
+                () = drain.signalled() => break,
+                message = self.inbox.recv() => match message {
+                    Some(message) => self.take(message).await,
+                    None => break,
+                },
+                Some(event) = self.work.next(), if !self.work.is_empty() => self.done(event).await,
+                () = ports.runtime.changed(seen) => self.look.soon(),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        let busy = self.last.attention || self.run.active() || self.local.active();
+        if busy { BUSY } else { CALM }
+    }
+
+    fn now(&self) -> u64 {
+        self.ports.clock.now_ms()
+    }
+
+    /// Starts something that waits on the outside; its event comes back to [`Federation::done`].
+    fn spawn(&self, work: impl Future<Output = Event> + Send + 'static) {
+        self.work.push(Box::pin(work));
+    }
+
+    fn sender(&self) -> Sender {
+        Sender { uid: self.record.uid, epoch: self.record.epoch }
+    }
+
+    /// Looks at everything and starts what is to be done.
+    async fn turn(&mut self) {
+        let began = self.now();
+        self.last.reports = self.ports.runtime.version();
+        // Each round changes the record once at most; the bound only keeps a mistake from spinning.
+        for _ in 0..16 {
+            self.observe();
+            self.note_own();
+            if self.missing.is_some() {
+                self.recover().await;
+                break;
+            }
+            if !(self.born().await || self.tend().await) {
+                break;
+            }
+        }
+        self.decide().await;
+        self.say();
+        self.metrics.loop_seconds.observe(Duration::from_millis(self.now().saturating_sub(began)).as_secs_f64());
+    }
+
+    /// What is heard from outside the task.
+    async fn take(&mut self, message: Message) {
+        match message {
+            Message::Spec(own) => {
+                let own = own.and_then(|manifest| {
+                    let layout = manifest.spec.layout().ok()?;
+                    Some(OwnSpec { spec: Arc::new(manifest.spec.clone()), digest: manifest.digest, layout })
+                });
+                self.own = own;
+            }
+            Message::View { site, observation, age_ms } => self.hear(&site, observation, age_ms),
+            Message::Fresh { site, age_ms } => {
+                let now = self.now();
+                self.tracker.renew(&site, age_ms, now);
+            }
+            Message::Ask { site, question, answer } => {
+                let reply = self.answer(&site, question).await;
+                // The asker may have given up; what was promised is durable all the same.
+                let _ = answer.send(reply);
+            }
+        }
+    }
+
+    /// Something that was started is over.
+    async fn done(&mut self, event: Event) {
+        match event {
+            Event::Sampled(sampled) => self.sampled(sampled).await,
+            Event::Probed { member, rtt_us } => self.probed(member, rtt_us),
+            Event::Compared { member, as_voter, check } => self.compared(member, as_voter, check),
+            Event::Voted(replies) => self.voted(replies),
+            Event::Local(done) => self.local_done(done).await,
+            Event::Effect(answer) => self.answered(*answer).await,
+            Event::Stepped(moved) => self.stepped_aside(moved),
+            Event::Records(records) => self.recovered_from(records),
+        }
+    }
+
+    /// Merges what is known and, if the own member leads, starts the next step.
+    async fn decide(&mut self) {
+        let Some(wish) = self.wish() else {
+            self.last.view = None;
+            self.last.attention = true;
+            return;
+        };
+        let view = self.view(&wish);
+        self.last.decision = plan::next(&view, &wish);
+        self.last.attention = self.wants(&view, &wish);
+        self.execute(&view).await;
+        self.last.view = Some(view);
+    }
+
+    fn view(&mut self, wish: &Wish) -> View {
+        let expected = self.sites();
+        let frame = Frame {
+            now: self.ports.clock.now_ms(),
+            cluster: self.record.seeded.map(|s| s.cluster),
+            removed: &self.record.removed,
+            wish: Some(wish),
+            expected: &expected,
+            settle_ms: self.look.settle_ms(),
+        };
+        self.tracker.view(frame)
+    }
+
+    /// The effective spec in planner's words; none before birth.
+    fn wish(&self) -> Option<Wish> {
+        let effective = self.record.effective.as_ref()?;
+        let layout = effective.spec.layout().ok()?;
+        let own = self.own.as_ref();
+        let lost_members: Vec<_> = own.map(|own| own.spec.lost_members().collect()).unwrap_or_default();
+        let pending = own.filter(|own| own.digest != effective.digest).map(|own| {
+            let lost = |site: &&SiteName| {
+                let view = self.last.view.as_ref();
+                let mut here = view.iter().flat_map(|v| v.members.iter()).filter(|m| m.site() == Some(*site)).peekable();
+                here.peek().is_some() && here.all(|m| lost_members.contains(&m.id))
+            };
+            let sites: Vec<SiteName> = own.spec.sites().cloned().collect();
+            let lost_sites = sites.iter().filter(lost).cloned().collect();
+            Pending { digest: own.digest, sites, lost_sites }
+        });
+        Some(Wish {
+            generation: effective.generation,
+            slots: layout.slots,
+            allow_single_voter: layout.allow_single_voter,
+            exception: own.and_then(|own| own.spec.exception.clone()),
+            lost_members,
+            max_backup_age_s: None,
+            pending,
+            url_changes: Vec::new(),
+            deadline_ms: self.deadline_ms(),
+        })
+    }
+
+    /// Rule I14: 5 s + 2 x election + 4 x RTT.
+    fn deadline_ms(&self) -> u64 {
+        let election = self.spec().map_or(1000, |(spec, _)| u64::from(spec.timers().1));
+        5_000 + 2 * election + 4 * self.look.rtt_ms()
+    }
+
+    /// The spec that the own members follow: the effective one, before birth that of the ballot.
+    fn spec(&self) -> Option<(Arc<Spec>, Layout)> {
+        let effective = self.record.effective.as_ref().map(|e| &e.spec);
+        let spec = effective.or_else(|| self.record.vote.as_ref().map(|ballot| &ballot.spec))?;
+        Some((Arc::clone(spec), spec.layout().ok()?))
+    }
+
+    /// All sites that matter here: of the effective spec, the ballot and the own CR, and those with a listed member.
+    fn sites(&self) -> Vec<SiteName> {
+        let specs = [
+            self.record.effective.as_ref().map(|e| &e.spec),
+            self.record.vote.as_ref().map(|ballot| &ballot.spec),
+            self.own.as_ref().map(|own| &own.spec),
+            self.record.intent.as_ref().and_then(|held| held.intent.spec.as_ref()),
+        ];
+        let mut sites: Vec<SiteName> = specs.into_iter().flatten().flat_map(|spec| spec.sites().cloned()).collect();
+        let view = self.last.view.as_ref();
+        sites.extend(view.iter().flat_map(|v| v.members.iter()).filter_map(|m| m.site().cloned()));
+        let executors = self.record.intent.iter().filter(|held| held.open());
+        sites.extend(executors.flat_map(|held| held.intent.executors.iter().cloned()));
+        sites.sort();
+        sites.dedup();
+        sites
+    }
+
+    fn others(&self) -> Vec<SiteName> {
+        self.sites().into_iter().filter(|site| *site != self.names.site).collect()
+    }
+
+    /// Whether everybody has to look every second (safety.md 2.2).
+    fn wants(&self, view: &View, wish: &Wish) -> bool {
+        let as_wished = view.voters().count() == wish.slots.len()
+            && view.voters().all(|m| m.life.alive() && m.slot.as_ref().is_some_and(|slot| wish.slots.contains(slot)))
+            && view.learners().next().is_none();
+        !as_wished || wish.pending.is_some() || view.open.is_some() || self.run.active() || !self.decided(view)
+    }
+
+    fn decided(&self, view: &View) -> bool {
+        !view.own_leads || matches!(self.last.decision, Decision::Done)
+    }
+
+    /// Makes a changed record durable; without that nothing is answered and nothing is done.
+    async fn persist(&mut self, next: Record) -> bool {
+        if next == self.record {
+            return true;
+        }
+        match self.ports.records.store(&next, self.record_version).await {
+            Ok(version) => {
+                self.record = next;
+                self.record_version = version;
+                true
+            }
+            Err(error) => {
+                tracing::error!(federation = %self.names.federation, %error, "the record cannot be written; nothing is done");
+                self.metrics.refused("RecordNotWritten");
+                false
+            }
+        }
+    }
+
+    fn fresh(&self) -> u128 {
+        self.ports.rng.uuid()
+    }
+
+    fn urls(&self) -> Vec<(Slot, PeerUrl)> {
+        let layout = self.spec().map(|(_, layout)| layout.slots).unwrap_or_default();
+        let lives = self.record.incarnations.iter().map(|i| i.slot.clone());
+        let mut slots: Vec<Slot> = layout.into_iter().chain(lives).filter(|s| s.site == self.names.site).collect();
+        slots.sort();
+        slots.dedup();
+        slots.into_iter().map(|slot| (slot.clone(), self.names.peer_url(&slot))).collect()
+    }
+
+    fn event(&self, kind: &'static str, text: String) {
+        tracing::info!(federation = %self.names.federation, site = %self.names.site, event = kind, "{text}");
+        self.metrics.event(kind);
+        self.said.events.push(kind, text, quorate_link::clock::Clock::unix_seconds());
+    }
+
+    fn no_record(&self) -> Reason {
+        Reason::new(Code::NoRecord).site(&self.names.site)
+    }
+}
+
+/// The move of the last turn as a reason, for the status before birth.
+pub(crate) fn waiting(next: &BallotMove) -> Option<Reason> {
+    match next {
+        BallotMove::Wait(reason) => Some(reason.clone()),
+        BallotMove::AskVotes(_, missing) => Some(Reason::new(Code::WaitingForClusters).maybe_site(missing.first())),
+        BallotMove::Mint { .. }
+        | BallotMove::Seed(_)
+        | BallotMove::Learn(_)
+        | BallotMove::Join(_)
+        | BallotMove::Done => None,
+    }
+}
+
+/// Sites by what they answered.
+pub(crate) type Answers<T> = BTreeMap<SiteName, T>;

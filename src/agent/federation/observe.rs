@@ -1,0 +1,358 @@
+//! Looks at the own members, at all members' peer ports, and at the data of a member that is about to vote.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_core::federation::member::{Mark, OutsideMark, Process};
+use quorate_core::federation::observed::{
+    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, SiteObservation, Status,
+};
+use quorate_core::federation::view::HEARD_MS;
+use quorate_core::id::{IncarnationId, MemberId, Revision, SiteName, Slot, Term};
+use quorate_core::membership::safety::{self, PROVEN_MS};
+use quorate_core::node;
+
+use super::message::Sampled;
+use super::watermark::Watermark;
+use super::{Event, Federation};
+use crate::ports::{Etcd as _, Records as _, Runtime as _, Target, World};
+
+/// Between two looks at the own members: well below the 5 s after which an agent counts as silent.
+const SAMPLE_BUSY_MS: u64 = 500;
+const SAMPLE_CALM_MS: u64 = 2_000;
+/// Probes (safety.md 2.2): every second while something is wished or wrong, else every fifteen.
+const PROBE_BUSY_MS: u64 = 1_000;
+const PROBE_CALM_MS: u64 = 15_000;
+/// A probe that took longer is a miss: three of them must fit into the 5 s of `alive`.
+const PROBE_LIMIT: Duration = Duration::from_millis(1_500);
+/// How long a sample may take; older ones would make a living agent look silent.
+const LIST_LIMIT: Duration = Duration::from_secs(2);
+/// The age of a link beyond this says nothing more, and a number that always grows would be a change each second.
+const GOOD_CAP_MS: u64 = 2 * PROVEN_MS;
+/// Between two comparisons of data: each reads the whole database of two members.
+const COMPARE_MS: u64 = 1_000;
+
+/// What was seen last.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    statuses: BTreeMap<Slot, Status>,
+    claim: Option<(Slot, MemberId, Term, MemberList)>,
+    /// Own clock at which `statuses` and `claim` were true.
+    pub(super) true_at: u64,
+    sampling: bool,
+    due: u64,
+    links: BTreeMap<MemberId, Row>,
+    checks: BTreeMap<(MemberId, bool), DataCheck>,
+    comparing: bool,
+    compare_at: u64,
+    marks: BTreeMap<IncarnationId, Watermark>,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    misses: u32,
+    good_since: Option<u64>,
+    rtt_us: u32,
+    probing: bool,
+    due: u64,
+}
+
+impl Row {
+    fn link(&self, member: MemberId, now: u64) -> Link {
+        let good_ms = self.good_since.map_or(0, |since| now.saturating_sub(since).clamp(1, GOOD_CAP_MS));
+        Link { member, misses: self.misses, good_ms, rtt_us: self.rtt_us }
+    }
+}
+
+impl Look {
+    /// The own members are looked at again at once.
+    pub(super) fn soon(&mut self) {
+        self.due = 0;
+    }
+
+    /// The worst round-trip time, ms.
+    pub(super) fn rtt_ms(&self) -> u64 {
+        self.links.values().map(|row| u64::from(row.rtt_us) / 1_000).max().unwrap_or(0)
+    }
+
+    /// Rule I13: 5 s + 2 x the worst round-trip time.
+    pub(super) fn settle_ms(&self) -> u64 {
+        HEARD_MS + 2 * self.rtt_ms()
+    }
+
+    /// The slot of the own member that leads.
+    pub(super) fn leading(&self) -> Option<&Slot> {
+        self.claim.as_ref().map(|(slot, ..)| slot)
+    }
+}
+
+impl<W: World> Federation<W> {
+    /// Starts the looks that are due.
+    pub(super) fn observe(&mut self) {
+        let now = self.now();
+        if !self.look.sampling && now >= self.look.due {
+            self.sample(now);
+        }
+        self.probe(now);
+        if !self.look.comparing && now >= self.look.compare_at {
+            self.compare(now);
+        }
+    }
+
+    /// Everybody who is heard and looks every second makes this agent look every second.
+    fn busy(&self) -> bool {
+        self.last.attention || self.run.active() || self.local.active() || self.others_busy()
+    }
+
+    fn others_busy(&self) -> bool {
+        let heard = |site: &SiteName| self.tracker.observation(site);
+        self.sites().iter().filter(|site| **site != self.names.site).filter_map(heard).any(|o| o.attention)
+    }
+
+    fn sample(&mut self, now: u64) {
+        self.look.sampling = true;
+        self.look.due = now + if self.busy() { SAMPLE_BUSY_MS } else { SAMPLE_CALM_MS };
+        let running = |process: &Process| matches!(process, Process::Running | Process::Starting | Process::Unknown);
+        let reports = self.ports.runtime.reports();
+        let slots: Vec<Slot> = reports.into_iter().filter(|r| running(&r.process)).map(|r| r.slot).collect();
+        let etcd = Arc::clone(&self.ports.etcd);
+        self.spawn(async move {
+            let looks = slots.into_iter().map(|slot| async {
+                let status = etcd.status(&slot).await;
+                (slot, status)
+            });
+            let statuses = futures::future::join_all(looks).await;
+            let leads = |s: &Status| s.leader == Some(s.member);
+            let leader = statuses.iter().find(|(_, status)| status.as_ref().is_some_and(leads));
+            let leading = match leader {
+                Some((slot, Some(status))) => {
+                    // The commit index was read with the status, before anybody else was asked (safety.md 2.2).
+                    let read = tokio::time::timeout(LIST_LIMIT, etcd.list(slot)).await.ok().flatten();
+                    read.filter(|(_, term)| *term == status.term).map(|(list, term)| (slot.clone(), list, term))
+                }
+                _ => None,
+            };
+            Event::Sampled(Box::new(Sampled { true_at: now, statuses, leading }))
+        });
+    }
+
+    pub(super) async fn sampled(&mut self, sampled: Box<Sampled>) {
+        let Sampled { true_at, statuses, leading } = *sampled;
+        self.look.sampling = false;
+        self.look.true_at = true_at;
+        self.look.statuses = statuses.into_iter().filter_map(|(slot, status)| Some((slot, status?))).collect();
+        let before = self.look.claim.as_ref().map(|(_, member, term, list)| (*member, *term, list.digest()));
+        self.look.claim = leading.and_then(|(slot, list, term)| {
+            let member = self.look.statuses.get(&slot)?.member;
+            Some((slot, member, term, list))
+        });
+        let after = self.look.claim.as_ref().map(|(_, member, term, list)| (*member, *term, list.digest()));
+        if before != after {
+            // The new list is probed and its followers are waited for: look again soon.
+            self.look.due = 0;
+        }
+        self.note_own();
+        self.high_water().await;
+        self.looked(true_at).await;
+    }
+
+    /// Tells the own tracker what is seen now.
+    pub(super) fn note_own(&mut self) {
+        let now = self.now();
+        let observation = self.observation(now);
+        let age = now.saturating_sub(self.look.true_at);
+        if self.tracker.observation(&self.names.site).is_none_or(|old| **old != observation) {
+            self.tracker.hear(Arc::new(observation), age, now);
+        } else {
+            let site = self.names.site.clone();
+            self.tracker.renew(&site, age, now);
+        }
+    }
+
+    /// The own observation.
+    pub(super) fn observation(&self, now: u64) -> SiteObservation {
+        let reports = self.ports.runtime.reports();
+        let layout = self.spec().map(|(_, layout)| layout);
+        let urls = self.urls();
+        let mut summary = self.record.summary();
+        summary.missing = self.missing.is_some();
+        let listed = self.listed();
+        SiteObservation {
+            site: self.names.site.clone(),
+            spec: self.own.as_ref().map(|own| own.digest),
+            record: Arc::new(summary),
+            members: self.local_members(&reports),
+            offers: layout
+                .map(|layout| node::offers(&self.record, &layout, &self.names.site, &reports, &urls))
+                .unwrap_or_default(),
+            links: listed.iter().filter_map(|m| Some(self.look.links.get(&m.id)?.link(m.id, now))).collect(),
+            leader: self.claim(),
+            attention: self.last.attention && self.record.seeded.is_some(),
+            backup_age_s: None,
+            maintenance: false,
+            has_data: self.missing.is_some() || !self.record.incarnations.is_empty(),
+        }
+    }
+
+    fn local_members(&self, reports: &[quorate_core::federation::member::MemberReport]) -> Vec<LocalMember> {
+        use quorate_core::federation::member::IncarnationState::Removed;
+        let incarnations = self.record.incarnations.iter().filter(|i| {
+            i.state != Removed && i.member.is_some_and(|id| !self.record.removed.contains(&id))
+        });
+        let member = |i: &quorate_core::federation::member::Incarnation| {
+            let report = reports.iter().find(|r| r.slot == i.slot);
+            let here = report.filter(|r| r.incarnation.as_ref().is_some_and(|there| there.id == i.id));
+            LocalMember {
+                slot: i.slot.clone(),
+                incarnation: i.id,
+                state: i.state,
+                member: i.member,
+                peer_url: self.names.peer_url(&i.slot),
+                process: here.map_or(Process::Unknown, |r| r.process.clone()),
+                status: self.look.statuses.get(&i.slot).filter(|s| Some(s.member) == i.member).cloned(),
+                certificates_good: self.ports.runtime.certificates_good(&i.slot),
+            }
+        };
+        incarnations.map(member).collect()
+    }
+
+    fn claim(&self) -> Option<LeaderClaim> {
+        let (slot, member, term, list) = self.look.claim.as_ref()?;
+        let commit = self.look.statuses.get(slot)?.index;
+        let checks = self.look.checks.values().filter(|c| list.get(c.member).is_some_and(|m| m.learner != c.as_voter));
+        Some(LeaderClaim {
+            member: *member,
+            term: *term,
+            commit,
+            list: list.clone(),
+            checks: checks.cloned().collect(),
+        })
+    }
+
+    /// The newest list that anybody read.
+    fn listed(&self) -> Vec<ListedMember> {
+        let own = self.look.claim.as_ref().map(|(.., list)| list);
+        let list = own.or_else(|| self.last.view.as_ref().and_then(|view| view.list.as_ref()));
+        list.map(|list| list.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    fn target(&self, member: &ListedMember) -> Option<Target> {
+        let known = self.last.view.as_ref().and_then(|view| view.site_of(member.id)).cloned();
+        let site = known.or_else(|| member.peer_url.slot(&self.names.federation.name).map(|(site, _)| site))?;
+        Some(Target {
+            uid: self.record.uid?,
+            site,
+            member: member.id,
+            peer_url: member.peer_url.clone(),
+            cluster: self.record.seeded?.cluster,
+        })
+    }
+
+    fn probe(&mut self, now: u64) {
+        let period = if self.busy() { PROBE_BUSY_MS } else { PROBE_CALM_MS };
+        let listed = self.listed();
+        self.look.links.retain(|id, _| listed.iter().any(|m| m.id == *id));
+        for member in &listed {
+            let Some(target) = self.target(member) else { continue };
+            let row = self.look.links.entry(member.id).or_default();
+            // What was calm may have become busy since the time was set.
+            row.due = row.due.min(now + period);
+            if row.probing || now < row.due {
+                continue;
+            }
+            row.probing = true;
+            row.due = now + period;
+            let etcd = Arc::clone(&self.ports.etcd);
+            self.spawn(async move {
+                let rtt_us = tokio::time::timeout(PROBE_LIMIT, etcd.probe(&target)).await.ok().flatten();
+                Event::Probed { member: target.member, rtt_us }
+            });
+        }
+    }
+
+    pub(super) fn probed(&mut self, member: MemberId, rtt_us: Option<u32>) {
+        let now = self.now();
+        let Some(row) = self.look.links.get_mut(&member) else { return };
+        row.probing = false;
+        match rtt_us {
+            Some(rtt) => {
+                row.misses = 0;
+                row.good_since.get_or_insert(now);
+                // A number that trembles would be a change with each probe: only a clear one counts.
+                if rtt.abs_diff(row.rtt_us) > row.rtt_us / 2 + 1_000 || row.rtt_us == 0 {
+                    row.rtt_us = rtt.max(1);
+                }
+            }
+            None => {
+                row.misses = row.misses.saturating_add(1).min(1_000);
+                row.good_since = None;
+            }
+        }
+    }
+
+    /// Compares the learner, and a voter that was just promoted, with the own leading member (rule I9).
+    fn compare(&mut self, now: u64) {
+        let Some((slot, leader, _, list)) = &self.look.claim else {
+            self.look.checks.clear();
+            return;
+        };
+        self.look.checks.retain(|(id, _), _| list.get(*id).is_some());
+        let promoted = self.last.view.as_ref().and_then(safety::last_promoted);
+        let wanted = |m: &&ListedMember| {
+            let asked = m.learner || Some(m.id) == promoted;
+            asked && m.id != *leader && !m.name.is_empty() && !self.look.checks.contains_key(&(m.id, !m.learner))
+        };
+        let Some(member) = list.iter().find(wanted) else { return };
+        let Some(revision) = self.look.statuses.get(slot).map(|s| s.revision) else { return };
+        let Some(target) = self.target(member) else { return };
+        let (as_voter, slot) = (!member.learner, slot.clone());
+        self.look.comparing = true;
+        self.look.compare_at = now + COMPARE_MS;
+        let etcd = Arc::clone(&self.ports.etcd);
+        self.spawn(async move {
+            let (ours, theirs) =
+                futures::future::join(etcd.hash(&slot, revision), etcd.peer_hash(&target, revision)).await;
+            // Hashes of different compact revisions say nothing: it is tried again.
+            let comparable = ours.zip(theirs).filter(|(a, b)| a.compacted == b.compacted);
+            let check = comparable.map(|(a, b)| DataCheck {
+                member: target.member,
+                revision: Revision(revision.0),
+                equal: a.hash == b.hash,
+                as_voter,
+            });
+            Event::Compared { member: target.member, as_voter, check }
+        });
+    }
+
+    pub(super) fn compared(&mut self, member: MemberId, as_voter: bool, check: Option<DataCheck>) {
+        self.look.comparing = false;
+        let Some(check) = check else { return };
+        if !check.equal {
+            self.event("DivergentData", format!("data of member {member} differ at revision {}", check.revision));
+        }
+        self.look.checks.insert((member, as_voter), check);
+    }
+
+    /// Writes how far the own incarnations were seen, outside their volumes.
+    async fn high_water(&mut self) {
+        let now = self.now();
+        let running = self.record.incarnations.iter().filter_map(|i| {
+            let status = self.look.statuses.get(&i.slot).filter(|s| Some(s.member) == i.member)?;
+            Some((i.clone(), Mark { term: status.term, index: status.index }))
+        });
+        let running: Vec<_> = running.collect();
+        self.look.marks.retain(|id, _| running.iter().any(|(i, _)| i.id == *id));
+        for (i, seen) in running {
+            let mark = self.look.marks.entry(i.id).or_insert_with(|| Watermark::new(i.mark, now));
+            let Some(mark) = mark.observe(seen, now) else { continue };
+            let outside = OutsideMark { incarnation: i.id, state: i.state, mark };
+            let written = self.ports.records.mark(&i.slot, &outside).await;
+            let record = node::with(&self.record, i.id, |i| i.mark = i.mark.max(mark));
+            if written.is_err() || !self.persist(record).await {
+                // Tried again with the next sample.
+                self.look.marks.remove(&i.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What the loops need from the world, in the words of `quorate-core`. Each port has a real adapter and a fake one.
+//!
+//! Nothing here says how: no protobuf, no path, no certificate. A failed look is a missing value, never an old one.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use quorate_core::ballot::Ballot;
+use quorate_core::executor::{Call, CallResult};
+use quorate_core::federation::member::{Grant, MemberReport, OutsideMark};
+use quorate_core::federation::observed::{MemberList, RecordSummary, SiteObservation, Status};
+use quorate_core::id::{
+    ClusterId, Epoch, FederationKey, IncarnationId, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid,
+};
+use quorate_core::intent::record::Record;
+use quorate_core::intent::{Intent, Resolution};
+use quorate_core::reason::Reason;
+
+/// A member whose peer port is looked at from here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The federation; the probe certificate carries its name.
+    pub uid: Uid,
+    /// The site that hosts it: its root has to vouch for the port.
+    pub site: SiteName,
+    /// The member.
+    pub member: MemberId,
+    /// Where.
+    pub peer_url: PeerUrl,
+    /// The cluster that must answer.
+    pub cluster: ClusterId,
+}
+
+/// A hash of all data at one revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataHash {
+    /// The hash.
+    pub hash: u32,
+    /// The compacted revision when it was made; only hashes with an equal one compare.
+    pub compacted: Revision,
+}
+
+/// The etcds of one federation: the own ones through their client port, all of them through their peer port.
+pub trait Etcd: Send + Sync + 'static {
+    /// Status, local member list and readiness of an own member.
+    fn status(&self, slot: &Slot) -> impl Future<Output = Option<Status>> + Send;
+    /// The linearizable member list, with the term of the answer.
+    fn list(&self, slot: &Slot) -> impl Future<Output = Option<(MemberList, Term)>> + Send;
+    /// One membership call to an own member, with a deadline in milliseconds.
+    fn call(&self, slot: &Slot, call: &Call, deadline_ms: u64) -> impl Future<Output = CallResult> + Send;
+    /// The hash of an own member's data at a revision.
+    fn hash(&self, slot: &Slot, revision: Revision) -> impl Future<Output = Option<DataHash>> + Send;
+    /// Looks at a member's peer port; the round-trip time in microseconds if all is as expected.
+    fn probe(&self, target: &Target) -> impl Future<Output = Option<u32>> + Send;
+    /// The hash of any member's data at a revision, from its peer port.
+    fn peer_hash(&self, target: &Target, revision: Revision) -> impl Future<Output = Option<DataHash>> + Send;
+    /// The client URLs of all members, as an own member listed them last.
+    fn endpoints(&self) -> Vec<String>;
+}
+
+/// What a supervisor is started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Supervised {
+    /// The federation.
+    pub uid: Uid,
+    /// The slot.
+    pub slot: Slot,
+    /// Its peer URL.
+    pub peer_url: PeerUrl,
+}
+
+/// Runs the supervisors of the own slots.
+pub trait Runtime: Send + Sync + 'static {
+    /// Makes certificates and starts a supervisor, or adopts the one that runs. Idempotent.
+    fn supervise(&self, wanted: &Supervised) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Supervises again what was supervised before, without knowing the record: the guard makes that safe.
+    fn resume(&self) -> impl Future<Output = ()> + Send;
+    /// Gives a grant.
+    fn grant(&self, grant: &Grant) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Stops an incarnation; if a reason is given its directory goes to the archive.
+    fn stop(
+        &self,
+        slot: &Slot,
+        incarnation: IncarnationId,
+        archive: Option<&str>,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Ends the supervisor of a slot.
+    fn retire(&self, slot: &Slot) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Ends all supervisors and their etcds; nothing is forgotten.
+    fn stop_all(&self) -> impl Future<Output = ()> + Send;
+    /// What the supervisors said last; a slot whose supervisor does not answer is there with an unknown process.
+    fn reports(&self) -> Vec<MemberReport>;
+    /// Counts the changes of [`Runtime::reports`].
+    fn version(&self) -> u64;
+    /// Waits until [`Runtime::version`] is another one than `seen`. May be dropped.
+    fn changed(&self, seen: u64) -> impl Future<Output = ()> + Send;
+    /// The certificates of a slot are good for more than a day, or a quarter of their life (rule I9).
+    fn certificates_good(&self, slot: &Slot) -> bool;
+}
+
+/// The agents of the other sites, for one federation.
+pub trait Peers: Send + Sync + 'static {
+    /// Asks for the summary of a record.
+    fn record(&self, site: &SiteName, from: Sender) -> impl Future<Output = Option<RecordSummary>> + Send;
+    /// Asks for a whole record, to rebuild a lost one.
+    fn whole_record(&self, site: &SiteName, from: Sender) -> impl Future<Output = Option<Record>> + Send;
+    /// Asks for a vote; the summary of the record that now holds it.
+    fn vote(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        ballot: &Arc<Ballot>,
+    ) -> impl Future<Output = Result<RecordSummary, Reason>> + Send;
+    /// Asks for an acknowledgement; it carries the agent's `sent_by_me`.
+    fn propose(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        intent: &Arc<Intent>,
+    ) -> impl Future<Output = Result<bool, Reason>> + Send;
+    /// Tells how an intent ended; whether it was taken note of.
+    fn resolve(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        resolution: &Arc<Resolution>,
+    ) -> impl Future<Output = bool> + Send;
+    /// Makes the own observation known to the agents of some sites. Never waits.
+    fn publish(&self, publication: Publication);
+}
+
+/// For which federation an agent speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// The uid, once bound.
+    pub uid: Option<Uid>,
+    /// The epoch.
+    pub epoch: Epoch,
+}
+
+/// The own observation, for others.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    /// The federation.
+    pub federation: FederationKey,
+    /// For which federation it is said.
+    pub from: Sender,
+    /// What was seen.
+    pub observation: Arc<SiteObservation>,
+    /// Own clock at which that was true, ms.
+    pub true_at: u64,
+    /// Who may hear it.
+    pub sites: Vec<SiteName>,
+    /// The order of what this agent said, for the receiver.
+    pub version: u64,
+}
+
+/// What a load of the record found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Loaded {
+    /// A record.
+    Found(Box<Record>, u64),
+    /// None, and nothing of this federation is here.
+    Fresh,
+    /// None, although member volumes are here.
+    Missing,
+    /// One that cannot be read; the text says why.
+    Unreadable(String),
+}
+
+/// The durable record of one federation, and the marks outside the member volumes.
+pub trait Records: Send + Sync + 'static {
+    /// Reads the record with its version.
+    fn load(&self) -> impl Future<Output = Loaded> + Send;
+    /// Replaces the record if it still has the version; the new one. Returns after it is durable.
+    fn store(&self, record: &Record, version: u64) -> impl Future<Output = Result<u64, Fault>> + Send;
+    /// Writes the high-water mark of a slot.
+    fn mark(&self, slot: &Slot, mark: &OutsideMark) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Reads it.
+    fn marked(&self, slot: &Slot) -> impl Future<Output = Option<OutsideMark>> + Send;
+}
+
+/// The own monotonic clock.
+pub trait Clock: Send + Sync + 'static {
+    /// Milliseconds since some start.
+    fn now_ms(&self) -> u64;
+}
+
+/// Randomness.
+pub trait Rng: Send + Sync + 'static {
+    /// A random UUID.
+    fn uuid(&self) -> u128;
+}
+
+/// Why an adapter could not do what it was asked for; the loop tries again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Fault(String);
+
+impl Fault {
+    /// From words.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// From an error, with its causes.
+    pub fn from_error(error: &dyn std::error::Error) -> Self {
+        Self(crate::chain(error))
+    }
+}
+
+/// One set of adapters.
+pub trait World: Send + Sync + 'static {
+    /// See [`Etcd`].
+    type Etcd: Etcd;
+    /// See [`Runtime`].
+    type Runtime: Runtime;
+    /// See [`Peers`].
+    type Peers: Peers;
+    /// See [`Records`].
+    type Records: Records;
+    /// See [`Clock`].
+    type Clock: Clock;
+    /// See [`Rng`].
+    type Rng: Rng;
+}
+
+/// The adapters of one federation.
+#[derive(Debug)]
+pub struct Ports<W: World> {
+    /// Its etcds.
+    pub etcd: Arc<W::Etcd>,
+    /// Its supervisors.
+    pub runtime: Arc<W::Runtime>,
+    /// The other agents.
+    pub peers: Arc<W::Peers>,
+    /// Its record.
+    pub records: Arc<W::Records>,
+    /// Time.
+    pub clock: Arc<W::Clock>,
+    /// Randomness.
+    pub rng: Arc<W::Rng>,
+}
+
+impl<W: World> Clone for Ports<W> {
+    fn clone(&self) -> Self {
+        Self {
+            etcd: Arc::clone(&self.etcd),
+            runtime: Arc::clone(&self.runtime),
+            peers: Arc::clone(&self.peers),
+            records: Arc::clone(&self.records),
+            clock: Arc::clone(&self.clock),
+            rng: Arc::clone(&self.rng),
+        }
+    }
+}

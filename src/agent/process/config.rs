@@ -1,0 +1,90 @@
+//! `member.json`: what a supervisor has to know. The member crate reads the same words; a test there and here holds
+//! both together.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use quorate_core::id::{FederationKey, PeerUrl, Slot, Uid};
+use serde::{Deserialize, Serialize};
+
+use crate::ports::Supervised;
+
+pub(super) const FORMAT: &str = "quorate.member/1";
+pub(super) const FILE: &str = "member.json";
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Ports {
+    pub(super) member: u16,
+    pub(super) http: u16,
+    pub(super) client: u16,
+    pub(super) peer: u16,
+    pub(super) metrics: u16,
+}
+
+/// The files of one member below `<volume>/pki`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Certificates {
+    pub(super) api_cert: PathBuf,
+    pub(super) api_key: PathBuf,
+    pub(super) agent_roots: PathBuf,
+    pub(super) client_cert: PathBuf,
+    pub(super) client_key: PathBuf,
+    pub(super) client_roots: PathBuf,
+    pub(super) peer_cert: PathBuf,
+    pub(super) peer_key: PathBuf,
+    pub(super) peer_client_cert: PathBuf,
+    pub(super) peer_client_key: PathBuf,
+    pub(super) peer_roots: PathBuf,
+}
+
+impl Certificates {
+    pub(super) fn in_folder(folder: &Path) -> Self {
+        let file = |name: &str| folder.join(name);
+        Self {
+            api_cert: file("api.crt"),
+            api_key: file("api.key"),
+            agent_roots: file("agent-roots.crt"),
+            client_cert: file("client.crt"),
+            client_key: file("client.key"),
+            client_roots: file("client-roots.crt"),
+            peer_cert: file("peer.crt"),
+            peer_key: file("peer.key"),
+            peer_client_cert: file("peer-client.crt"),
+            peer_client_key: file("peer-client.key"),
+            peer_roots: file("peer-roots.crt"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Member {
+    pub(super) format: String,
+    pub(super) federation: FederationKey,
+    pub(super) uid: Uid,
+    pub(super) slot: Slot,
+    pub(super) volume: PathBuf,
+    pub(super) etcd_dir: PathBuf,
+    pub(super) bind: IpAddr,
+    pub(super) ports: Ports,
+    pub(super) peer_url: PeerUrl,
+    pub(super) client_urls: Vec<String>,
+    pub(super) certificates: Certificates,
+    pub(super) trust_domain: String,
+    pub(super) outside_mark: PathBuf,
+    pub(super) log_level: String,
+}
+
+/// The slots that were supervised before, from their volumes.
+pub(super) fn found(members: &Path) -> Vec<Supervised> {
+    let Ok(entries) = fs::read_dir(members) else { return Vec::new() };
+    let read = |path: PathBuf| {
+        let member: Member = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        (member.format == FORMAT).then_some(Supervised {
+            uid: member.uid,
+            slot: member.slot,
+            peer_url: member.peer_url,
+        })
+    };
+    entries.flatten().filter_map(|entry| read(entry.path().join(FILE))).collect()
+}

@@ -1,0 +1,275 @@
+//! The process runtime: one `quorate member` process per own slot, in a session of its own, so that it outlives the
+//! agent; after a restart of the agent it is adopted.
+
+mod child;
+mod config;
+mod slot;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorate_api::config::SiteConfig;
+use quorate_api::document::format;
+use quorate_api::member::member_client::MemberClient;
+use quorate_api::member::{GrantRequest, StopRequest};
+use quorate_core::federation::member::{DirFacts, Grant, IncarnationState, MemberReport, Process};
+use quorate_core::id::{FederationKey, IncarnationId, Slot, Uid};
+use quorate_link::clock::Clock;
+use quorate_link::drain::Drain;
+use quorate_link::pki::{self, SitePki};
+use quorate_link::tls::TlsStore;
+use tokio::sync::watch;
+use tonic::transport::Channel;
+
+use crate::metrics::Metrics;
+use crate::ports::{Fault, Runtime, Supervised};
+use crate::store;
+use config::Certificates;
+
+/// Certificates are looked at this often; the files of all slots of a large site would be many otherwise.
+const CERTIFICATES_MS: u64 = 60_000;
+/// Rule I9: good for more than a day, or a quarter of their life if that is less.
+const DAY: Duration = Duration::from_hours(24);
+/// etcd gets ten seconds to hand leadership over, its supervisor a few more.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What all slots of one federation share.
+struct Shared {
+    site: Arc<SiteConfig>,
+    federation: FederationKey,
+    pki: SitePki,
+    tls: TlsStore,
+    folder: PathBuf,
+    executable: PathBuf,
+    metrics: Arc<Metrics>,
+    slots: Mutex<BTreeMap<Slot, State>>,
+    version: watch::Sender<u64>,
+    clock: Clock,
+}
+
+/// One supervised slot.
+struct State {
+    uid: Uid,
+    report: MemberReport,
+    channel: Channel,
+    certificates: Option<(u64, bool)>,
+    /// Ends the task that keeps the supervisor.
+    drain: Drain,
+}
+
+/// See the module.
+pub struct ProcessRuntime {
+    shared: Arc<Shared>,
+    drain: Drain,
+}
+
+/// What a [`ProcessRuntime`] needs of its site.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The site's configuration.
+    pub site: Arc<SiteConfig>,
+    /// Its certificates.
+    pub pki: SitePki,
+    /// The agent's identity, for the member API.
+    pub tls: TlsStore,
+    /// The program whose subcommand `member` is started.
+    pub executable: PathBuf,
+    /// Where restarts are counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl ProcessRuntime {
+    /// Supervises nothing yet. `drain` ends the watching, not the members.
+    pub fn new(setup: Setup, federation: FederationKey, drain: Drain) -> Self {
+        let Setup { site, pki, tls, executable, metrics } = setup;
+        let folder = store::folder(&site.state_dir, &federation);
+        let shared = Shared {
+            site,
+            federation,
+            pki,
+            tls,
+            folder,
+            executable,
+            metrics,
+            slots: Mutex::default(),
+            version: watch::Sender::new(1),
+            clock: Clock::start(),
+        };
+        Self { shared: Arc::new(shared), drain }
+    }
+
+    fn client(&self, slot: &Slot) -> Result<MemberClient<Channel>, Fault> {
+        let slots = self.shared.lock();
+        let state = slots.get(slot).ok_or_else(|| Fault::new(format!("{slot} has no supervisor")))?;
+        Ok(MemberClient::new(state.channel.clone()))
+    }
+}
+
+impl std::fmt::Debug for ProcessRuntime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessRuntime").field("federation", &self.shared.federation).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Slot, State>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn volume(&self, slot: &Slot) -> PathBuf {
+        self.folder.join("members").join(slot.name(&self.federation.name))
+    }
+
+    fn changed(&self) {
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Takes note of what a supervisor says; none = it does not answer.
+    fn report(&self, slot: &Slot, report: Option<MemberReport>) {
+        {
+            let mut slots = self.lock();
+            let Some(state) = slots.get_mut(slot) else { return };
+            let next = report.unwrap_or_else(|| unknown(slot));
+            if state.report == next {
+                return;
+            }
+            state.report = next;
+        }
+        self.changed();
+    }
+
+    fn certificates_good(&self, slot: &Slot) -> bool {
+        let now = self.clock.now_ms();
+        let mut slots = self.lock();
+        let Some(state) = slots.get_mut(slot) else { return false };
+        match state.certificates {
+            Some((at, good)) if now.saturating_sub(at) < CERTIFICATES_MS => good,
+            _ => {
+                let files = Certificates::in_folder(&self.volume(slot).join("pki"));
+                let good = [&files.client_cert, &files.peer_cert, &files.peer_client_cert].into_iter().all(|f| lasts(f));
+                state.certificates = Some((now, good));
+                good
+            }
+        }
+    }
+}
+
+fn lasts(path: &Path) -> bool {
+    let Ok(validity) = pki::validity(path) else { return false };
+    let life = validity.not_after.duration_since(validity.not_before).unwrap_or_default();
+    let left = validity.not_after.duration_since(Clock::wall()).unwrap_or_default();
+    left > DAY.min(life / 4)
+}
+
+fn unknown(slot: &Slot) -> MemberReport {
+    MemberReport {
+        slot: slot.clone(),
+        incarnation: None,
+        dir: None,
+        process: Process::Unknown,
+        pid: None,
+        starts: 0,
+        last_words: None,
+        archived: Vec::new(),
+    }
+}
+
+/// A removed incarnation whose directory is in the archive is not here any more.
+fn settled(mut report: MemberReport) -> MemberReport {
+    let over = report.incarnation.as_ref().is_some_and(|i| i.state == IncarnationState::Removed);
+    if over && report.dir == Some(DirFacts::Empty) {
+        report.incarnation = None;
+    }
+    report
+}
+
+fn refused(status: &tonic::Status) -> Fault {
+    Fault::new(format!("the supervisor says {:?}: {}", status.code(), status.message()))
+}
+
+impl Runtime for ProcessRuntime {
+    async fn supervise(&self, wanted: &Supervised) -> Result<(), Fault> {
+        if self.shared.lock().contains_key(&wanted.slot) {
+            return Ok(());
+        }
+        let (shared, prepared) = (Arc::clone(&self.shared), wanted.clone());
+        let made = tokio::task::spawn_blocking(move || slot::prepare(&shared, &prepared)).await;
+        made.map_err(|error| Fault::from_error(&error))??;
+        let channel = slot::channel(&self.shared, wanted)?;
+        let drain = self.drain.child();
+        let state = State {
+            uid: wanted.uid,
+            report: unknown(&wanted.slot),
+            channel,
+            certificates: None,
+            drain: drain.clone(),
+        };
+        self.shared.lock().insert(wanted.slot.clone(), state);
+        drain.spawn_until(slot::keep(Arc::clone(&self.shared), wanted.clone()));
+        self.shared.changed();
+        Ok(())
+    }
+
+    async fn resume(&self) {
+        for wanted in config::found(&self.shared.folder.join("members")) {
+            if let Err(error) = self.supervise(&wanted).await {
+                tracing::warn!(slot = %wanted.slot, %error, "a member cannot be supervised");
+            }
+        }
+    }
+
+    async fn grant(&self, grant: &Grant) -> Result<(), Fault> {
+        let body = serde_json::to_vec(grant).map_err(|error| Fault::from_error(&error))?;
+        let request = GrantRequest { format: format::GRANT.to_owned(), body };
+        self.client(&grant.slot)?.grant(request).await.map(drop).map_err(|status| refused(&status))
+    }
+
+    async fn stop(&self, slot: &Slot, incarnation: IncarnationId, archive: Option<&str>) -> Result<(), Fault> {
+        let archive = archive.unwrap_or_default().to_owned();
+        let request = StopRequest { incarnation: incarnation.to_string(), archive };
+        self.client(slot)?.stop(request).await.map(drop).map_err(|status| refused(&status))
+    }
+
+    async fn retire(&self, slot: &Slot) -> Result<(), Fault> {
+        let state = self.shared.lock().remove(slot);
+        if let Some(state) = state {
+            state.drain.start();
+            tracing::info!(%slot, uid = %state.uid, "the supervisor is no longer needed");
+        }
+        child::stop(&self.shared.volume(slot), STOP_PATIENCE).await;
+        self.shared.changed();
+        Ok(())
+    }
+
+    async fn stop_all(&self) {
+        let states = std::mem::take(&mut *self.shared.lock());
+        for state in states.values() {
+            state.drain.start();
+        }
+        let stops = states.keys().map(|slot| {
+            let volume = self.shared.volume(slot);
+            async move { child::stop(&volume, STOP_PATIENCE).await }
+        });
+        futures::future::join_all(stops).await;
+    }
+
+    fn reports(&self) -> Vec<MemberReport> {
+        self.shared.lock().values().map(|state| state.report.clone()).map(settled).collect()
+    }
+
+    fn version(&self) -> u64 {
+        *self.shared.version.borrow()
+    }
+
+    async fn changed(&self, seen: u64) {
+        let mut version = self.shared.version.subscribe();
+        // The sender lives as long as this runtime.
+        let _ = version.wait_for(|now| *now != seen).await;
+    }
+
+    fn certificates_good(&self, slot: &Slot) -> bool {
+        self.shared.certificates_good(slot)
+    }
+}

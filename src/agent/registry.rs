@@ -1,0 +1,227 @@
+//! The federations of this site: one task each, made when a manifest or a record names one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quorate_api::config::SiteConfig;
+use quorate_api::manifest::Manifest;
+use quorate_core::id::{FederationKey, Slot};
+use quorate_link::clock::Clock;
+use quorate_link::drain::Drain;
+use quorate_link::pki::SitePki;
+use quorate_link::tls::TlsStore;
+
+use crate::etcd::{EtcdPorts, Listen};
+use crate::federation::{Federation, Handle, Message, Names, Snapshot};
+use crate::metrics::Metrics;
+use crate::peers::{FederationPeers, Mesh};
+use crate::ports::{self, Ports, Runtime as _, World};
+use crate::process::{ProcessRuntime, Setup};
+use crate::store::{self, FileRecords};
+
+/// The real adapters of the process runtime.
+#[derive(Debug)]
+pub struct Real;
+
+impl World for Real {
+    type Etcd = EtcdPorts;
+    type Runtime = ProcessRuntime;
+    type Peers = FederationPeers;
+    type Records = FileRecords;
+    type Clock = SiteClock;
+    type Rng = ThreadRng;
+}
+
+/// The clock of the whole agent.
+#[derive(Debug, Clone, Copy)]
+pub struct SiteClock(pub Clock);
+
+impl ports::Clock for SiteClock {
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+}
+
+/// Random values from the operating system's seeded generator.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThreadRng;
+
+impl ports::Rng for ThreadRng {
+    fn uuid(&self) -> u128 {
+        uuid::Builder::from_random_bytes(rand::random()).into_uuid().as_u128()
+    }
+}
+
+/// What all federations share.
+#[derive(Debug)]
+pub struct Parts {
+    /// The site's configuration.
+    pub config: Arc<SiteConfig>,
+    /// Its certificates.
+    pub pki: SitePki,
+    /// The agent's identity.
+    pub tls: TlsStore,
+    /// The other agents.
+    pub mesh: Arc<Mesh>,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// The program that members run.
+    pub executable: PathBuf,
+    /// The clock.
+    pub clock: Clock,
+}
+
+struct Running {
+    handle: Handle,
+    runtime: Arc<ProcessRuntime>,
+}
+
+/// See the module.
+pub struct Registry {
+    parts: Parts,
+    drain: Drain,
+    running: Mutex<BTreeMap<FederationKey, Running>>,
+    /// What the start-up still waits for.
+    awaited: Mutex<Vec<String>>,
+    problems: Mutex<Vec<String>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("site", &self.parts.config.site).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    /// Runs nothing yet.
+    pub fn new(parts: Parts, drain: Drain) -> Arc<Self> {
+        let awaited = vec!["manifests are read".to_owned(), "records are read".to_owned()];
+        Arc::new(Self {
+            parts,
+            drain,
+            running: Mutex::default(),
+            awaited: Mutex::new(awaited),
+            problems: Mutex::default(),
+        })
+    }
+
+    /// Gives a federation its manifest, or takes it away; the task is started if need be.
+    pub async fn manifest(&self, key: &FederationKey, manifest: Option<Arc<Manifest>>) {
+        let handle = self.federation(key).await;
+        handle.tell(Message::Spec(manifest)).await;
+    }
+
+    /// The task of a federation, started if need be.
+    pub async fn federation(&self, key: &FederationKey) -> Handle {
+        if let Some(running) = lock(&self.running).get(key) {
+            return running.handle.clone();
+        }
+        let Parts { config, pki, tls, mesh, metrics, executable, clock } = &self.parts;
+        let folder = store::folder(&config.state_dir, key);
+        let setup = Setup {
+            site: Arc::clone(config),
+            pki: pki.clone(),
+            tls: tls.clone(),
+            executable: executable.clone(),
+            metrics: Arc::clone(metrics),
+        };
+        let runtime = Arc::new(ProcessRuntime::new(setup, key.clone(), self.drain.clone()));
+        let listens = {
+            let config = Arc::clone(config);
+            Arc::new(move |slot: &Slot| {
+                let ports = config.member_ports(slot.ordinal);
+                Listen { address: config.address, client: ports.client, metrics: ports.metrics }
+            })
+        };
+        let ports: Ports<Real> = Ports {
+            etcd: Arc::new(EtcdPorts::new(pki.clone(), folder.join("pki"), listens)),
+            runtime: Arc::clone(&runtime),
+            peers: Arc::new(FederationPeers::new(Arc::clone(mesh), key.clone())),
+            records: Arc::new(FileRecords::new(folder, key)),
+            clock: Arc::new(SiteClock(*clock)),
+            rng: Arc::new(ThreadRng),
+        };
+        let (task, handle) = Federation::open(self.names(key), ports, Arc::clone(metrics)).await;
+        {
+            let mut running = lock(&self.running);
+            // Only one task per federation, whoever came first.
+            if let Some(other) = running.get(key) {
+                return other.handle.clone();
+            }
+            running.insert(key.clone(), Running { handle: handle.clone(), runtime });
+        }
+        self.drain.spawn(task.run(self.drain.clone()));
+        mesh.enter(key, handle.clone()).await;
+        handle
+    }
+
+    fn names(&self, key: &FederationKey) -> Names {
+        let config = Arc::clone(&self.parts.config);
+        let (for_clients, federation) = (Arc::clone(&config), key.clone());
+        Names {
+            site: config.site.clone(),
+            federation: key.clone(),
+            peer_urls: Arc::new(move |slot| config.peer_url(slot, &federation)),
+            client_urls: Arc::new(move |slot| {
+                let port = for_clients.member_ports(slot.ordinal).client;
+                format!("https://{}", std::net::SocketAddr::new(for_clients.address, port))
+            }),
+        }
+    }
+
+    /// Ends all supervisors and their etcds.
+    pub async fn stop_members(&self) {
+        let runtimes: Vec<_> = lock(&self.running).values().map(|running| Arc::clone(&running.runtime)).collect();
+        futures::future::join_all(runtimes.iter().map(|runtime| runtime.stop_all())).await;
+    }
+
+    /// Part of the start-up is over.
+    pub fn done(&self, what: &str) {
+        lock(&self.awaited).retain(|awaited| awaited != what);
+    }
+
+    /// What the start-up still waits for. Peers and quorum are not in it.
+    pub fn awaited(&self) -> Vec<String> {
+        lock(&self.awaited).clone()
+    }
+
+    /// What is wrong with manifests and certificates.
+    pub fn set_problems(&self, problems: Vec<String>) {
+        *lock(&self.problems) = problems;
+    }
+
+    /// See [`Registry::set_problems`].
+    pub fn problems(&self) -> Vec<String> {
+        lock(&self.problems).clone()
+    }
+
+    /// The last snapshot of a federation.
+    pub fn snapshot(&self, key: &FederationKey) -> Option<Arc<Snapshot>> {
+        lock(&self.running).get(key).map(|running| running.handle.snapshot())
+    }
+
+    /// The last snapshots of all.
+    pub fn snapshots(&self) -> Vec<Arc<Snapshot>> {
+        lock(&self.running).values().map(|running| running.handle.snapshot()).collect()
+    }
+
+    /// The mesh.
+    pub fn mesh(&self) -> &Arc<Mesh> {
+        &self.parts.mesh
+    }
+
+    /// Site and mesh id.
+    pub fn site(&self) -> (String, String) {
+        (self.parts.config.site.to_string(), self.parts.config.mesh.clone())
+    }
+
+    /// The metrics.
+    pub fn metrics(&self) -> &Metrics {
+        &self.parts.metrics
+    }
+}

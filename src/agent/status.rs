@@ -1,0 +1,169 @@
+//! The status of a federation as people and other programs read it: the CR's `.status`, and the JSON API.
+
+use quorate_core::condition::{
+    self, ArithmeticStatus, BackupStatus, Condition, ConditionStatus, ConditionType, MemberStatus, SiteStatus, Status,
+};
+use quorate_core::federation::member::IncarnationState;
+use quorate_core::federation::observed::{Heard, SiteObservation};
+use quorate_core::federation::view::{MemberView, View, Wish};
+use quorate_core::id::{Generation, MemberId, SiteName};
+use quorate_core::intent::record::Record;
+use quorate_core::membership::plan;
+use quorate_core::membership::step::Decision;
+use quorate_core::reason::{Code, Reason};
+
+use crate::federation::Names;
+
+/// What holds before anything is known.
+pub fn blank(names: &Names) -> Status {
+    Status {
+        namespace: names.federation.namespace.to_string(),
+        name: names.federation.name.to_string(),
+        observed_from: names.site.to_string(),
+        uid: None,
+        epoch: quorate_core::id::Epoch(0),
+        generation: Generation(0),
+        digest: None,
+        cluster_id: None,
+        conditions: Vec::new(),
+        arithmetic: ArithmeticStatus::default(),
+        members: Vec::new(),
+        leader: None,
+        executor: None,
+        intent: None,
+        operation: None,
+        plan: Vec::new(),
+        decision: "not looked yet".to_owned(),
+        reason: None,
+        sites: Vec::new(),
+        backup: BackupStatus { enabled: false },
+        endpoints: Vec::new(),
+    }
+}
+
+fn from_record(names: &Names, record: &Record) -> Status {
+    let held = record.intent.as_ref();
+    Status {
+        uid: record.uid,
+        epoch: record.epoch,
+        generation: record.effective.as_ref().map_or(Generation(0), |e| e.generation),
+        digest: record.effective.as_ref().map(|e| e.digest),
+        cluster_id: record.seeded.map(|s| s.cluster.to_string()),
+        intent: held.map(|h| format!("{} ({:?}, number {})", h.intent.kind, h.state, h.intent.seq)),
+        operation: held.filter(|h| h.open()).map(|h| h.intent.operation.to_string()),
+        ..blank(names)
+    }
+}
+
+/// A federation without a cluster yet.
+pub fn unborn(
+    names: &Names,
+    record: &Record,
+    expected: &[SiteName],
+    heard: &[(SiteName, Heard)],
+    waits: Option<&Reason>,
+) -> Status {
+    let site = |name: &SiteName| {
+        let found = heard.iter().find(|(n, h)| n == name && h.age_ms < quorate_core::federation::view::HEARD_MS);
+        SiteStatus {
+            name: name.to_string(),
+            reachable: found.is_some(),
+            spec_digest: found.and_then(|(_, h)| h.observation.spec).map(|d| d.to_string()),
+        }
+    };
+    let (reason, message) = match waits {
+        Some(reason) => (reason.code.name().to_owned(), reason.to_string()),
+        None => ("Bootstrapping".to_owned(), "the first member is being started".to_owned()),
+    };
+    let condition = |kind, status| Condition { kind, status, reason: reason.clone(), message: message.clone() };
+    Status {
+        conditions: vec![
+            condition(ConditionType::Ready, ConditionStatus::False),
+            condition(ConditionType::Quorate, ConditionStatus::False),
+            condition(ConditionType::Progressing, ConditionStatus::True),
+        ],
+        sites: expected.iter().map(site).collect(),
+        decision: message.clone(),
+        reason: waits.cloned(),
+        ..from_record(names, record)
+    }
+}
+
+/// A federation that was born.
+pub fn living(names: &Names, record: &Record, view: &View, wish: &Wish, decision: &Decision) -> Status {
+    let (plan, _) = plan::plan(view, wish);
+    let lost = data_lost(view);
+    Status {
+        conditions: condition::conditions(view, wish, decision, lost.as_ref()),
+        arithmetic: condition::arithmetic_status(view),
+        members: view.members.iter().map(|m| member(names, view, m)).collect(),
+        leader: view.leader.map(|id| id.to_string()),
+        executor: view.leader.and_then(|id| view.site_of(id)).map(ToString::to_string),
+        plan: condition::plan_lines(&plan),
+        decision: match decision {
+            Decision::Step(step) => step.to_string(),
+            Decision::Wait(reason) | Decision::Refuse(reason) => reason.to_string(),
+            Decision::Done => "Done".to_owned(),
+        },
+        reason: decision.reason().cloned(),
+        sites: view
+            .sites
+            .iter()
+            .map(|site| SiteStatus {
+                name: site.name.to_string(),
+                reachable: site.heard(),
+                spec_digest: site.observation.as_ref().and_then(|o| o.spec).map(|d| d.to_string()),
+            })
+            .collect(),
+        ..from_record(names, record)
+    }
+}
+
+/// The same while this site has no readable record.
+pub fn without_record(status: Status, reason: &Reason, why: &str) -> Status {
+    let condition = Condition {
+        kind: ConditionType::Ready,
+        status: ConditionStatus::False,
+        reason: Code::NoRecord.name().to_owned(),
+        message: format!("{reason}: {why}"),
+    };
+    let mut conditions: Vec<_> = status.conditions.into_iter().filter(|c| c.kind != ConditionType::Ready).collect();
+    conditions.push(condition);
+    conditions.sort_by_key(|c| c.kind);
+    Status { conditions, decision: reason.to_string(), reason: Some(reason.clone()), ..status }
+}
+
+/// A listed member whose agent attests that its data are lost.
+fn data_lost(view: &View) -> Option<Reason> {
+    let lost = |o: &SiteObservation| {
+        let found = o.members.iter().find(|m| m.state == IncarnationState::Lost)?;
+        let member = found.member.filter(|id| view.member(*id).is_some())?;
+        Some(Reason::new(Code::DataLost).member(member).site(&o.site))
+    };
+    view.sites.iter().filter_map(|s| s.observation.as_deref()).find_map(lost)
+}
+
+fn member(names: &Names, view: &View, m: &MemberView) -> MemberStatus {
+    let (state, reason) = condition::life_words(m.life);
+    let name = match &m.slot {
+        Some(slot) => slot.name(&names.federation.name).to_string(),
+        None => m.peer_url.host().to_owned(),
+    };
+    MemberStatus {
+        name,
+        id: m.id.to_string(),
+        site: m.site().map(ToString::to_string).unwrap_or_default(),
+        zone: m.slot.as_ref().map(|s| s.zone.to_string()).unwrap_or_default(),
+        role: if m.learner { "learner" } else { "voter" }.to_owned(),
+        state: state.to_owned(),
+        reason: reason.map(str::to_owned),
+        db_size: db_size(view, m.id),
+        version: m.version.map(|v| v.to_string()).unwrap_or_default(),
+        leader: view.leader == Some(m.id),
+    }
+}
+
+fn db_size(view: &View, id: MemberId) -> u64 {
+    let members = view.sites.iter().filter_map(|s| s.observation.as_ref()).flat_map(|o| &o.members);
+    members.filter(|m| m.member == Some(id)).find_map(|m| m.status.as_ref()).map_or(0, |s| s.db_size)
+}
