@@ -201,7 +201,7 @@ impl World {
         self.schedule(first, Event::Tick(s, boot));
     }
 
-    fn read_record(&self, s: usize, agent: &mut Agent) {
+    pub(super) fn read_record(&self, s: usize, agent: &mut Agent) {
         let store = &self.sites[s].store;
         if store.record.is_none() && store.written {
             agent.missing.get_or_insert(agent.clock(self.now));
@@ -380,7 +380,7 @@ impl World {
             exception: cr.and_then(|cr| cr.spec.exception.clone()),
             max_backup_age_s: self.options.backups.then_some(MAX_BACKUP_AGE_S),
             pending,
-            url_changes: view.map(url_changes).unwrap_or_default(),
+            url_changes: view.map(|view| url_changes(self, view)).unwrap_or_default(),
             deadline_ms: DEADLINE_MS,
         })
     }
@@ -618,9 +618,7 @@ impl World {
         }
         let others: Vec<Record> = agent.told.iter().map(|(_, record)| record.as_ref().clone()).collect();
         let Some(mut next) = Record::recover(self.key.clone(), &others) else { return };
-        self.lives_beside(s, &mut next);
-        let version = self.sites[s].store.version;
-        agent.version = version;
+        self.lives_beside(s, &mut next, &list);
         agent.record = None;
         self.truth.forgive(s);
         agent.missing = None;
@@ -632,7 +630,7 @@ impl World {
     }
 
     /// Incarnations come from the files beside running members; any other is lost.
-    fn lives_beside(&self, s: usize, next: &mut Record) {
+    fn lives_beside(&mut self, s: usize, next: &mut Record, list: &MemberList) {
         for (v, volume) in self.sites[s].volumes.iter().enumerate() {
             let Some(beside) = &volume.incarnation else { continue };
             let mut life = beside.clone();
@@ -648,6 +646,21 @@ impl World {
                     ..life
                 });
             }
+        }
+        // Listed at an own address, and nothing here explains it: that life is lost. Without this nobody would ever
+        // attest it, and an empty directory could be started under its id.
+        let urls: Vec<_> = self.sites[s].volumes.iter().map(|v| (v.slot.clone(), v.listed.clone())).collect();
+        for (slot, url) in urls {
+            let Some(listed) = list.by_url(&url) else { continue };
+            if next.incarnations.iter().any(|i| i.member == Some(listed.id)) {
+                continue;
+            }
+            let id = crate::id::IncarnationId(self.sites[s].rng.wide());
+            let mut life = node::planned(next, &slot, id, false);
+            life.state = IncarnationState::Lost;
+            life.member = Some(listed.id);
+            life.cluster = next.seeded.map(|seeded| seeded.cluster);
+            next.incarnations.push(life);
         }
     }
 
@@ -665,15 +678,13 @@ impl World {
 }
 
 /// Addresses that sites want changed: their own configuration says another one than the list.
-fn url_changes(view: &View) -> Vec<(MemberId, crate::id::PeerUrl, bool)> {
+fn url_changes(w: &World, view: &View) -> Vec<(MemberId, crate::id::PeerUrl, bool)> {
     let mut changes = Vec::new();
-    let locals = view.sites.iter().filter_map(|site| site.observation.as_ref()).flat_map(|o| &o.members);
-    for local in locals {
-        let Some(member) = local.member.and_then(|id| view.member(id)) else { continue };
-        if !member.learner && member.peer_url != local.peer_url {
-            let proven = view.voters().all(|other| other.id == member.id || other.life.alive());
-            changes.push((member.id, local.peer_url.clone(), proven));
-        }
+    for volume in w.sites.iter().flat_map(|site| &site.volumes).filter(|v| v.url != v.listed) {
+        let member = view.voters().find(|m| m.slot.as_ref() == Some(&volume.slot) && m.peer_url != volume.url);
+        let Some(member) = member else { continue };
+        let proven = view.voters().all(|other| other.id == member.id || other.life.alive());
+        changes.push((member.id, volume.url.clone(), proven));
     }
     changes
 }

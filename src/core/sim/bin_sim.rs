@@ -48,8 +48,12 @@ fn main() -> ExitCode {
         (seed, _) => run(seed.unwrap_or(1), arguments.histories, arguments.threads),
     };
     let seconds = start.elapsed().as_secs_f64();
-    for seed in summary.failed.iter().take(3).filter(|_| !arguments.trace) {
-        explain(*seed);
+    for (i, seed) in summary.failed.iter().enumerate().filter(|_| !arguments.trace) {
+        if i < 2 {
+            explain(*seed);
+        } else if let Some(violation) = play(*seed, None, false).violations.first() {
+            eprintln!("seed {seed}: {} at {} ms: {}", violation.invariant, violation.at, violation.text);
+        }
     }
     let alone = arguments.trace;
     let silent = if alone { Vec::new() } else { summary.silent_rules() };

@@ -319,6 +319,7 @@ impl World {
             Some(Etcd::Done) => CallResult::Done,
             Some(Etcd::Refused(refusal)) => {
                 self.truth.note_refused(op);
+                self.note(|| format!("etcd refuses: {}", refusal.message()), Some(s));
                 CallResult::Refused(refusal.message().to_owned())
             }
             None if self.now >= until => CallResult::Unknown,

@@ -142,7 +142,7 @@ fn draw(rng: &mut Rng, sites: usize) -> Fault {
         73..=74 => Fault::Slow(s, ms),
         75..=77 => Fault::Wipe(s),
         78..=79 => Fault::LoseVolume(s),
-        80..=81 => Fault::OldCopy(s, usize::try_from(rng.range(1, 12)).unwrap_or(1)),
+        80..=81 => Fault::OldCopy(s, usize::try_from(rng.range(2, 24)).unwrap_or(1)),
         82..=83 => Fault::LoseRecord(s),
         84..=85 => Fault::RollBackRecord(s),
         86..=88 => Fault::Drift(s, ms),
@@ -196,17 +196,23 @@ impl World {
         self.take_armed(s, |a| matches!(a, Armed::BadStorage).then_some(1)) > 0
     }
 
-    /// A directory may only be destroyed if a majority of intact ones remains: beyond that no software can help.
-    fn may_destroy(&self, s: usize, v: usize) -> bool {
-        let Some((c, at)) = self.sites[s].volumes[v].node else { return false };
-        let cluster = &self.clusters[c];
+    /// Members of a site may only be destroyed if a majority of intact ones remains: beyond that no software can help.
+    fn may_destroy(&self, s: usize) -> bool {
+        let Some(cluster) = self.clusters.last() else { return false };
         let Some(leader) = cluster.true_leader() else { return false };
         let conf = cluster.nodes[leader].conf();
-        let doomed = |at: usize| cluster.nodes[at].behind || !cluster.nodes[at].started || self.truth.lost(&cluster.nodes[at]);
-        let intact = conf.voters().filter(|other| *other != at && !doomed(*other)).count();
-        let others = conf.voters().filter(|other| *other != at).filter(|o| !doomed(*o) && cluster.nodes[*o].running).count();
-        // Also after a removal or promotion that may be under way.
-        !conf.is_voter(at) || (intact >= quorum(conf.voter_count()) && others >= quorum(conf.voter_count()))
+        let intact = conf.voters().filter(|at| cluster.nodes[*at].site != s && !self.doomed(&cluster.nodes[*at]));
+        // Also after a promotion that may be under way.
+        let learners = conf.members.len() - conf.voter_count();
+        let here = conf.voters().any(|at| cluster.nodes[at].site == s);
+        !here || intact.count() >= quorum(conf.voter_count() + learners)
+    }
+
+    /// A member that is lost, or whose agent has lost the record that proves it.
+    fn doomed(&self, node: &super::etcd::Node) -> bool {
+        let site = &self.sites[node.site];
+        let record = site.store.record.is_none() || site.agents.iter().any(|agent| agent.missing.is_some());
+        !node.started || self.truth.lost(node) || self.attested_lost(node.id) || (record && !node.running)
     }
 
     fn filled(&self, s: usize) -> Option<usize> {
@@ -299,6 +305,7 @@ impl World {
                 true
             }
             Fault::OldBackups => {
+                self.truth.backups_lost_at = self.now;
                 self.sites.iter_mut().for_each(|site| site.backup_at = None);
                 self.options.backups
             }
@@ -353,7 +360,7 @@ impl World {
             }
             _ => {}
         }
-        if !self.may_destroy(s, v) {
+        if !self.may_destroy(s) {
             return false;
         }
         match fault {
@@ -365,7 +372,16 @@ impl World {
                 volume.grant = None;
                 volume.node = None;
             }
-            Fault::OldCopy(_, entries) => self.clusters[c].old_copy(at, entries),
+            Fault::OldCopy(_, entries) => {
+                // A copy that is younger than every mark cannot be told from the real thing: beyond what I5 promises.
+                let node = &self.clusters[c].nodes[at];
+                let behind = node.durable().saturating_sub(entries) as u64;
+                let marked = self.sites[s].volumes[v].outside.as_ref().is_some_and(|o| o.mark.index.0 > behind);
+                if !marked {
+                    return false;
+                }
+                self.clusters[c].old_copy(at, entries);
+            }
             _ => {}
         }
         self.etcd_ended(s, v);
@@ -390,12 +406,20 @@ impl World {
         }
     }
 
-    /// At most one site at a time: two lost records of three cannot be made whole again without a person.
+    /// Only what the others can make whole again: records of more than n − q(n) voters' agents must be left.
     fn lose_record(&mut self, s: usize, back: bool) -> bool {
-        let busy = self.sites.iter().any(|site| site.agents.iter().any(|a| a.missing.is_some()))
-            || self.sites.iter().any(|site| site.store.record.is_none());
-        let born = self.sites[s].store.record.as_ref().is_some_and(|r| r.seeded.is_some());
-        if busy || !born {
+        let whole = |o: &super::site::Site| {
+            o.store.record.as_ref().is_some_and(|r| r.seeded.is_some()) && o.agents.iter().all(|a| a.missing.is_none())
+        };
+        if !self.sites.iter().all(|o| o.gone || !o.store.written || whole(o)) || !whole(&self.sites[s]) {
+            return false;
+        }
+        let Some(cluster) = self.clusters.last() else { return false };
+        let Some(leader) = cluster.true_leader() else { return false };
+        let conf = cluster.nodes[leader].conf();
+        let n = conf.voter_count();
+        let others = conf.voters().map(|at| cluster.nodes[at].site).filter(|site| *site != s && !self.sites[*site].gone);
+        if others.count() <= n - quorum(n) || !self.may_destroy(s) {
             return false;
         }
         let store = &mut self.sites[s].store;
@@ -416,7 +440,8 @@ impl World {
     fn lose_site(&mut self, s: usize) -> bool {
         let filled: Vec<usize> = (0..self.sites[s].volumes.len()).filter(|v| self.sites[s].volumes[*v].node.is_some()).collect();
         let spare = (0..self.sites.len()).any(|o| o != s && self.filled(o).is_none() && !self.sites[o].gone);
-        let one = matches!(filled.as_slice(), [v] if self.may_destroy(s, *v));
+        let enough = self.sites.iter().filter(|o| !o.gone).count() > 3;
+        let one = enough && matches!(filled.as_slice(), [_] if self.may_destroy(s));
         if !one || !spare || self.sites.iter().any(|site| site.gone) || self.sites.iter().any(|o| o.store.record.is_none()) {
             return false;
         }

@@ -145,14 +145,23 @@ fn calm(view: &View) -> Option<View> {
         observation.spec = None;
         observation.backup_age_s = Some(0);
         Arc::make_mut(&mut observation.record).intent = None;
-        for member in &calm.members {
-            if observation.link(member.id).is_none() {
-                let link = crate::federation::observed::Link { member: member.id, misses: 0, good_ms: 60_000, rtt_us: 1 };
-                observation.links.push(link);
-            }
-        }
     }
+    complete_rows(&mut calm);
     Some(calm)
+}
+
+/// Every site has a good link to every member.
+fn complete_rows(view: &mut View) {
+    for site in &mut view.sites {
+        let Some(observation) = &mut site.observation else { continue };
+        let links = view.members.iter().map(|member| crate::federation::observed::Link {
+            member: member.id,
+            misses: 0,
+            good_ms: 60_000,
+            rtt_us: 1,
+        });
+        Arc::make_mut(observation).links = links.collect();
+    }
 }
 
 /// A step that breaks this rule and, as far as possible, no other.
@@ -283,5 +292,6 @@ fn illegal_step(rule: Rule, view: &View, wish: &Wish) -> Option<Result<(), Reaso
         }
         Rule::I5 | Rule::I7 | Rule::I14 | Rule::I18 => return None,
     };
+    complete_rows(&mut v);
     Some(judge_step(&v, &wish, &kind, OPERATION))
 }

@@ -33,6 +33,8 @@ pub struct Truth {
     pub steps: BTreeMap<&'static str, u64>,
     /// Writes of records that met another version.
     pub conflicts: u64,
+    /// When the backups became too old.
+    pub backups_lost_at: u64,
     /// When the alarm began.
     pub alarm_since: u64,
     ops: Vec<Op>,
@@ -56,6 +58,7 @@ impl Truth {
         Self {
             steps: BTreeMap::new(),
             conflicts: 0,
+            backups_lost_at: 0,
             alarm_since: 0,
             ops: Vec::new(),
             seeds: Vec::new(),
@@ -141,10 +144,10 @@ impl Truth {
     }
 
     /// A directory goes into the archive: never that of a listed, unharmed voter of a living cluster (`i11`).
-    pub fn note_archive(&mut self, cluster: &Cluster, at: At) {
+    pub fn note_archive(&mut self, cluster: &Cluster, at: At, attested: bool) {
         let node = &cluster.nodes[at];
         let listed = self.conf.as_ref().is_some_and(|conf| conf.is_voter(at));
-        if listed && node.disk && !node.behind && !node.conf().gone.contains(&node.id) && !node.amnesia {
+        if listed && !attested && node.disk && !node.behind && !node.conf().gone.contains(&node.id) && !node.amnesia {
             self.told[11] = true;
         }
     }
@@ -504,7 +507,7 @@ fn i16_updates_are_for_voters(_: &World, sent: &Sent<'_>) -> Option<String> {
 fn i17_there_was_a_backup(w: &World, sent: &Sent<'_>) -> Option<String> {
     sent.removes_voter().filter(|_| w.options.backups && !sent.excused())?;
     let youngest = w.sites.iter().filter_map(|s| s.backup_at).max();
-    let old = youngest.is_none_or(|at| w.now - at > super::agent::MAX_BACKUP_AGE_S * 1_000 + 4_000_000);
+    let old = w.truth.backups_lost_at + GRACE_MS < w.now && youngest.is_none_or(|at| w.now - at > super::agent::MAX_BACKUP_AGE_S * 1_000 + 4_000_000);
     old.then(|| "no backup is young enough".to_owned())
 }
 

@@ -91,7 +91,10 @@ impl World {
         let id = site.volumes[v].incarnation.as_ref().map(|i| i.id);
         let record = site.agents.first().and_then(|agent| agent.record.as_ref());
         let known = record.and_then(|r| r.incarnations.iter().find(|i| Some(i.id) == id));
-        known.map(|i| i.mark).unwrap_or_default()
+        let answers = |agent: &&Box<super::agent::Agent>| agent.paused_until <= self.now;
+        let marks = site.agents.iter().filter(answers).flat_map(|agent| &agent.marks);
+        let fresh = marks.filter(|(i, ..)| Some(*i) == id).map(|(_, _, mark)| *mark);
+        fresh.fold(known.map(|i| i.mark).unwrap_or_default(), Mark::max)
     }
 
     fn beside(grant: &Grant, seed: bool) -> Incarnation {
@@ -187,7 +190,8 @@ impl World {
     /// Stops etcd and moves its directory away.
     pub fn archive(&mut self, s: usize, v: usize) {
         if let Some((cluster, at)) = self.sites[s].volumes[v].node {
-            self.truth.note_archive(&self.clusters[cluster], at);
+            let attested = self.attested_lost(self.clusters[cluster].nodes[at].id);
+            self.truth.note_archive(&self.clusters[cluster], at, attested);
             self.clusters[cluster].stop(at);
         }
         let volume = &mut self.sites[s].volumes[v];
@@ -202,6 +206,7 @@ impl World {
     /// A grant arrives at the supervisor.
     pub fn granted(&mut self, s: usize, v: usize, grant: Grant) {
         let volume = &mut self.sites[s].volumes[v];
+        volume.listed = grant.peer_url.clone();
         volume.grant = Some(grant);
         if !matches!(volume.process, Process::Quarantined(_)) {
             self.supervise(s, v);

@@ -150,7 +150,7 @@ impl World {
                 let which = usize::try_from(self.sites[to].rng.below(count)).unwrap_or(0);
                 let Some(server) = self.sites[to].agents.get(which).map(|agent| agent.boot) else { return };
                 let answered = self.with_agent(to, server, |world, agent| {
-                    world.check_rolled_back(agent, seen);
+                    world.check_rolled_back(to, agent, seen);
                     let answered = world.serve(to, agent, body);
                     if agent.dies || world.io(to, agent, Io::Peer, When::Before) { None } else { answered }
                 });
@@ -176,19 +176,19 @@ impl World {
         if newer {
             agent.tracker.hear(Arc::clone(observation), age, now);
         }
-        let mine = (agent.summary.epoch, agent.summary.seq());
-        if seen.is_some_and(|seen| seen > mine) && agent.missing.is_none() {
-            agent.missing = Some(now);
-            let mut summary = agent.summary.as_ref().clone();
-            summary.missing = true;
-            agent.summary = Arc::new(summary);
-        }
+        let boot = agent.boot;
+        self.with_agent(s, boot, |world, agent| world.check_rolled_back(s, agent, seen));
     }
 
     /// "A peer saw a higher number from here": the record was rolled back (safety.md 4).
-    fn check_rolled_back(&mut self, agent: &mut Agent, seen: Option<(Epoch, Seq)>) {
-        let mine = (agent.summary.epoch, agent.summary.seq());
-        if agent.missing.is_none() && seen.is_some_and(|seen| seen > mine) {
+    fn check_rolled_back(&mut self, s: usize, agent: &mut Agent, seen: Option<(Epoch, Seq)>) {
+        let behind = |agent: &Agent| seen.is_some_and(|seen| seen > (agent.summary.epoch, agent.summary.seq()));
+        if agent.missing.is_some() || !behind(agent) {
+            return;
+        }
+        // The other process of this agent may have written: look again before saying so.
+        self.read_record(s, agent);
+        if behind(agent) {
             agent.missing = Some(agent.clock(self.now));
             let mut summary = agent.summary.as_ref().clone();
             summary.missing = true;

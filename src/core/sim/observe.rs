@@ -58,8 +58,21 @@ impl World {
         own.or_else(|| self.clusters.len().checked_sub(1))
     }
 
+    /// A member that runs knows under which address it is listed.
+    fn follow_addresses(&mut self, s: usize) {
+        for v in 0..self.sites[s].volumes.len() {
+            let listed = self.node(s, v).filter(|n| n.running).and_then(|n| n.conf().list.get(n.id));
+            let Some(url) = listed.map(|m| &m.peer_url) else { continue };
+            if *url != self.sites[s].volumes[v].listed {
+                let url = url.clone();
+                self.sites[s].volumes[v].listed = url;
+            }
+        }
+    }
+
     /// The observation that this agent tells.
     pub fn observe(&mut self, s: usize, agent: &Agent) -> Arc<SiteObservation> {
+        self.follow_addresses(s);
         let now = agent.clock(self.now);
         let site = &self.sites[s];
         let mut observation = SiteObservation::empty(site.name.clone());
@@ -113,7 +126,7 @@ impl World {
             incarnation: i.id,
             state: i.state,
             member: i.member,
-            peer_url: volume.map_or_else(|| crate::id::PeerUrl("".into()), |v| v.url.clone()),
+            peer_url: volume.map_or_else(|| crate::id::PeerUrl("".into()), |v| v.listed.clone()),
             process: here.map_or(Process::Unknown, |v| v.process.clone()),
             status,
             certificates_good: !site.certificates_end,

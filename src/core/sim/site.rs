@@ -51,6 +51,8 @@ pub struct Volume {
     pub slot: Slot,
     /// Its peer URL, from the site's configuration.
     pub url: PeerUrl,
+    /// The URL under which its member is listed.
+    pub listed: PeerUrl,
     /// A supervisor runs.
     pub supervised: bool,
     /// `incarnation.json`.
@@ -73,9 +75,10 @@ pub struct Volume {
 
 impl Volume {
     /// An empty volume.
-    pub const fn new(slot: Slot, url: PeerUrl) -> Self {
+    pub fn new(slot: Slot, url: PeerUrl) -> Self {
         Self {
             slot,
+            listed: url.clone(),
             url,
             supervised: false,
             incarnation: None,

@@ -181,6 +181,9 @@ impl Cluster {
         let node = self.nodes.get_mut(at)?;
         let dropped = conf_change && node.pending_conf > node.applied;
         let term = node.term;
+        if node.slow_disk {
+            node.durable = node.log.len(); // at most the last batch waits for its fsync
+        }
         node.log.push(number);
         if conf_change && !dropped {
             node.pending_conf = node.log.len();
@@ -272,6 +275,9 @@ impl Cluster {
             follower.forget_from(common);
         }
         let end = from.log.len().min(common.saturating_add(follower.intake));
+        if follower.slow_disk && end > common {
+            follower.durable = common;
+        }
         follower.log.extend_from_slice(from.log.get(common..end).unwrap_or_default());
         if !follower.slow_disk {
             follower.durable = follower.log.len();
