@@ -131,12 +131,28 @@ fn observe(l: Local<'_>, i: &Incarnation) -> Option<LocalAction> {
             if refused && i.state >= IncarnationState::Started {
                 return Some(LocalAction::Mark(i.id, IncarnationState::Lost));
             }
+            if volume_gone(l, i, report) {
+                return Some(LocalAction::Mark(i.id, IncarnationState::Lost));
+            }
             let voter =
                 i.member.zip(l.list).is_some_and(|(id, (list, _))| list.get(id).is_some_and(|m| !m.learner));
             (i.state == IncarnationState::Started && voter)
                 .then_some(LocalAction::Mark(i.id, IncarnationState::Voter))
         }
     }
+}
+
+/// The volume was lost together with what stood beside the directory (rule I5). Also in a slot that is no longer
+/// wanted: its member is still listed, and only this attestation lets it be removed.
+fn volume_gone(l: Local<'_>, i: &Incarnation, report: Option<&MemberReport>) -> bool {
+    let started = matches!(i.state, IncarnationState::Started | IncarnationState::Voter);
+    let unborn = i.seed && l.record.seeded.is_none();
+    let bare = |r: &MemberReport| {
+        r.process == Process::AwaitingGrant
+            && r.incarnation.is_none()
+            && matches!(r.dir, None | Some(DirFacts::Empty))
+    };
+    started && i.granted && !unborn && report.is_some_and(bare)
 }
 
 /// Its id was removed: a resolution said so, or a linearizable list of a later term than the incarnation has seen
