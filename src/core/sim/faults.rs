@@ -106,9 +106,9 @@ pub struct Timed {
     pub fault: Fault,
 }
 
-/// Draws a history's faults: three to six.
+/// Draws a history's faults: three to seven.
 pub fn generate(rng: &mut Rng, sites: usize, from: u64, to: u64) -> Vec<Timed> {
-    let count = rng.range(3, 7);
+    let count = rng.range(3, 8);
     let mut faults: Vec<Timed> =
         (0..count).map(|_| Timed { at: rng.range(from, to), fault: draw(rng, sites) }).collect();
     faults.sort_by_key(|timed| timed.at);
@@ -197,14 +197,16 @@ impl World {
     }
 
     /// Members of a site may only be destroyed if a majority of intact ones remains: beyond that no software can help.
-    fn may_destroy(&self, s: usize) -> bool {
+    fn may_destroy(&self, s: usize, volume: Option<usize>) -> bool {
         let Some(cluster) = self.clusters.last() else { return false };
         let Some(leader) = cluster.true_leader() else { return false };
         let conf = cluster.nodes[leader].conf();
-        let intact = conf.voters().filter(|at| cluster.nodes[*at].site != s && !self.doomed(&cluster.nodes[*at]));
+        let one = volume.and_then(|v| self.sites[s].volumes[v].node).map(|(_, at)| at);
+        let goes = |at: usize| one.map_or(cluster.nodes[at].site == s, |one| one == at);
+        let intact = conf.voters().filter(|at| !goes(*at) && !self.doomed(&cluster.nodes[*at]));
         // Also after a promotion that may be under way.
         let learners = conf.members.len() - conf.voter_count();
-        let here = conf.voters().any(|at| cluster.nodes[at].site == s);
+        let here = conf.voters().any(goes);
         !here || intact.count() >= quorum(conf.voter_count() + learners)
     }
 
@@ -224,6 +226,12 @@ impl World {
         self.advance_etcd();
         let struck = self.apply_fault(fault);
         self.note(|| format!("FAULT {fault:?}{}", if struck { "" } else { " (nothing to do)" }), None);
+        // A moment to which the drawn fault does not fit gets one that always does.
+        let instead = Fault::BadNetwork(10, 4_000);
+        let struck = struck || {
+            self.note(|| format!("FAULT {instead:?}"), None);
+            self.apply_fault(instead)
+        };
         self.faults += u64::from(struck);
     }
 
@@ -360,7 +368,7 @@ impl World {
             }
             _ => {}
         }
-        if !self.may_destroy(s) {
+        if !self.may_destroy(s, Some(v)) {
             return false;
         }
         match fault {
@@ -419,7 +427,7 @@ impl World {
         let conf = cluster.nodes[leader].conf();
         let n = conf.voter_count();
         let others = conf.voters().map(|at| cluster.nodes[at].site).filter(|site| *site != s && !self.sites[*site].gone);
-        if others.count() <= n - quorum(n) || !self.may_destroy(s) {
+        if others.count() <= n - quorum(n) || !self.may_destroy(s, None) {
             return false;
         }
         let store = &mut self.sites[s].store;
@@ -441,7 +449,7 @@ impl World {
         let filled: Vec<usize> = (0..self.sites[s].volumes.len()).filter(|v| self.sites[s].volumes[*v].node.is_some()).collect();
         let spare = (0..self.sites.len()).any(|o| o != s && self.filled(o).is_none() && !self.sites[o].gone);
         let enough = self.sites.iter().filter(|o| !o.gone).count() > 3;
-        let one = enough && matches!(filled.as_slice(), [_] if self.may_destroy(s));
+        let one = enough && matches!(filled.as_slice(), [_] if self.may_destroy(s, None));
         if !one || !spare || self.sites.iter().any(|site| site.gone) || self.sites.iter().any(|o| o.store.record.is_none()) {
             return false;
         }

@@ -118,7 +118,7 @@ impl Scenario {
             first: Some(first_cr),
             wanted: changes.then_some(wanted_cr),
             unborn: name == "birth",
-            loses: !changes && name != "birth" && name != "spare-site",
+            loses: !changes && name != "birth",
             key,
         })
     }
@@ -174,7 +174,14 @@ impl World {
         }
         if world.scenario.loses {
             let lost = usize::try_from(seed % world.sites.len() as u64).unwrap_or(0);
-            let fault = if seed % 2 == 0 { super::faults::Fault::Wipe(lost) } else { super::faults::Fault::LoseVolume(lost) };
+            let gone = world.scenario.name == "spare-site";
+            let fault = if gone {
+                super::faults::Fault::Gone(lost % 3)
+            } else if seed % 2 == 0 {
+                super::faults::Fault::Wipe(lost)
+            } else {
+                super::faults::Fault::LoseVolume(lost)
+            };
             world.schedule(WISH_MS, Event::Strike(fault));
         }
         world
