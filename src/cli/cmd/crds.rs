@@ -1,0 +1,19 @@
+//! `quorate crds`.
+
+use std::process::ExitCode;
+
+use super::Outcome;
+use crate::output::print;
+
+/// Print the CustomResourceDefinitions as YAML.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  $ quorate crds | kubectl apply --server-side -f -")]
+pub(super) struct Args {}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let Args {} = args;
+    print(&quorate_api::crd::definition_yaml());
+    Ok(ExitCode::SUCCESS)
+}

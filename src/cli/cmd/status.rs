@@ -1,0 +1,373 @@
+//! `quorate status`.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use quorate_core::condition::{Condition, ConditionStatus, ConditionType, MemberStatus, Status};
+
+use super::Outcome;
+use super::target::{Target, federations, full_name};
+use crate::client::Site;
+use crate::failure::Failure;
+use crate::output::table::{bytes, count, table, wrap};
+use crate::output::{Format, json, print};
+
+/// How a federation is: whether it writes, what it can lose, what happens next and why not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  $ quorate status                     # all federations of the agent; in full if there is only one
+  $ quorate status etcd/main
+  $ quorate status etcd/main --watch
+  $ quorate status -o json | jq '.[].arithmetic'")]
+pub(super) struct Args {
+    /// NAMESPACE/NAME, or NAME if it is the only one
+    federation: Option<String>,
+    /// Show it again whenever it changes
+    #[arg(short, long)]
+    watch: bool,
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Looks again this often.
+const WATCH: Duration = Duration::from_secs(1);
+/// The width that text is broken at.
+const WIDTH: usize = 110;
+
+pub(super) async fn run(args: Args) -> Outcome {
+    let Args { federation, watch, output, target } = args;
+    let client = target.client()?;
+    let mut last = None;
+    loop {
+        let looked = match federations(&client, federation.as_deref()).await {
+            Ok(all) => {
+                let site = client.site().await.unwrap_or_default();
+                render(&all, federation.is_some(), output)? + &site_problems(&site, output)
+            }
+            // An agent that restarts is nothing to end a watch for.
+            Err(failure) if watch && last.is_some() => format!("{failure}\n"),
+            Err(failure) => return Err(failure),
+        };
+        if last.as_ref() != Some(&looked) {
+            let clear = if watch && std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+            let gap = if last.is_some() && clear.is_empty() { "\n" } else { "" };
+            print(&format!("{clear}{gap}{looked}"));
+            last = Some(looked);
+        }
+        if !watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        tokio::time::sleep(WATCH).await;
+    }
+}
+
+fn render(all: &[Status], one: bool, output: Format) -> Result<String, Failure> {
+    let wide = output == Format::Wide;
+    match (output, all) {
+        (Format::Json, [status]) if one => json::json(status),
+        (Format::Yaml, [status]) if one => json::yaml(status),
+        (Format::Json, all) => json::json(&all),
+        (Format::Yaml, all) => json::yaml(&all),
+        (Format::Table | Format::Wide, []) => {
+            Ok("no federations; put a FederatedEtcd file into the agent's manifest folder\n".to_owned())
+        }
+        (Format::Table | Format::Wide, [status]) => Ok(detail(status, wide)),
+        (Format::Table | Format::Wide, all) => Ok(overview(all, wide)),
+    }
+}
+
+/// Files that the agent could not use; nobody would look for them in its log.
+fn site_problems(site: &Site, output: Format) -> String {
+    if site.problems.is_empty() || matches!(output, Format::Json | Format::Yaml) {
+        return String::new();
+    }
+    let lines: Vec<String> = site.problems.iter().map(|problem| format!("  {problem}\n")).collect();
+    format!("\nThe agent of {} cannot use:\n{}", site.site, lines.concat())
+}
+
+/// How it stands, for the first line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Mood {
+    Stopped,
+    NotBorn,
+    Edge,
+    Fine,
+}
+
+fn found(status: &Status, kind: ConditionType) -> Option<&Condition> {
+    status.conditions.iter().find(|condition| condition.kind == kind)
+}
+
+fn holds(status: &Status, kind: ConditionType) -> bool {
+    found(status, kind).is_some_and(|condition| condition.status == ConditionStatus::True)
+}
+
+fn mood(status: &Status) -> Mood {
+    if status.members.is_empty() {
+        Mood::NotBorn
+    } else if !holds(status, ConditionType::Quorate) {
+        Mood::Stopped
+    } else if status.arithmetic.margin <= 0 && status.arithmetic.voters > 1 {
+        Mood::Edge
+    } else {
+        Mood::Fine
+    }
+}
+
+/// The one line that counts.
+fn headline(status: &Status) -> String {
+    let now = &status.arithmetic;
+    let voters = format!("{} of {} alive", now.alive, count(now.voters, "voter"));
+    match mood(status) {
+        Mood::NotBorn if status.cluster_id.is_some() => {
+            "MEMBERS NOT KNOWN: no member of etcd answers this agent".to_owned()
+        }
+        Mood::NotBorn => "NOT BORN YET: there is no etcd".to_owned(),
+        Mood::Stopped if now.margin >= 0 => {
+            format!("NO WRITES: {voters}, {} needed, but nobody leads", now.quorum)
+        }
+        Mood::Stopped => format!("NO WRITES: {voters}, {} needed", now.quorum),
+        Mood::Edge => {
+            format!("QUORATE, ON THE EDGE: {voters}, {} needed; one more loss stops writes", now.quorum)
+        }
+        Mood::Fine if now.voters == 1 => "QUORATE: the only voter is alive; its loss stops writes".to_owned(),
+        Mood::Fine => {
+            format!(
+                "QUORATE: {voters}, {} needed; {} may be lost",
+                now.quorum,
+                count(now.can_lose_members, "member")
+            )
+        }
+    }
+}
+
+fn overview(all: &[Status], wide: bool) -> String {
+    let mut all: Vec<&Status> = all.iter().collect();
+    // What needs somebody is on top.
+    all.sort_by_key(|status| (mood(status), full_name(status)));
+    let mut headings = vec!["FEDERATION", "QUORATE", "VOTERS", "CAN LOSE", "LEADER", "EPOCH", "REASON"];
+    if wide {
+        headings.extend(["SITES", "DECISION"]);
+    }
+    let row = |status: &&Status| {
+        let quorate = found(status, ConditionType::Quorate).map_or(ConditionStatus::Unknown, |c| c.status);
+        let leader = status.members.iter().find(|m| m.leader).map(|m| m.name.clone()).unwrap_or_default();
+        let mut row = vec![
+            full_name(status),
+            format!("{quorate:?}"),
+            format!("{}/{}", status.arithmetic.alive, status.arithmetic.voters),
+            can_lose_short(status),
+            leader,
+            status.epoch.to_string(),
+            reason_word(status),
+        ];
+        if wide {
+            row.push(status.sites.iter().map(|site| site.name.as_str()).collect::<Vec<_>>().join(","));
+            row.push(status.decision.clone());
+        }
+        row
+    };
+    table(0, &headings, all.iter().map(row).collect())
+}
+
+fn reason_word(status: &Status) -> String {
+    let ready = found(status, ConditionType::Ready).map(|condition| condition.reason.clone());
+    status.reason.as_ref().map(|reason| reason.code.name().to_owned()).or(ready).unwrap_or_default()
+}
+
+fn can_lose_short(status: &Status) -> String {
+    let now = &status.arithmetic;
+    if now.can_lose_members == 0 {
+        return "nothing".to_owned();
+    }
+    format!("{}, {}", count(now.can_lose_members, "member"), count(now.can_lose_clusters.len(), "cluster"))
+}
+
+/// One federation in full.
+pub fn detail(status: &Status, wide: bool) -> String {
+    let mut text = format!("{}: {}\n", full_name(status), headline(status));
+    text.push_str(&can_lose(status));
+    text.push_str(&next(status));
+    text.push_str(&problems(status));
+    if !status.members.is_empty() {
+        text.push('\n');
+        text.push_str(&members(status, wide));
+    }
+    if wide && !status.sites.is_empty() {
+        text.push('\n');
+        text.push_str(&sites(status));
+    }
+    let effective = match &status.digest {
+        Some(digest) => format!("generation {} ({})", status.generation, digest.short()),
+        None => "no spec is effective yet".to_owned(),
+    };
+    let executor = status.executor.as_ref().map_or_else(String::new, |site| format!(", {site} executes"));
+    text.push_str(&format!(
+        "\nAs {} sees it: epoch {}, {effective}{executor}.\n",
+        status.observed_from, status.epoch
+    ));
+    if wide {
+        let uid = status.uid.map_or_else(|| "-".to_owned(), |uid| uid.to_string());
+        text.push_str(&format!("uid {uid}, etcd cluster {}\n", status.cluster_id.as_deref().unwrap_or("-")));
+        if let Some(intent) = &status.intent {
+            text.push_str(&format!("last intent: {intent}\n"));
+        }
+        for endpoint in &status.endpoints {
+            text.push_str(&format!("endpoint {endpoint}\n"));
+        }
+    }
+    text
+}
+
+fn field(name: &str, value: &str) -> String {
+    let wrapped = wrap(value, 12, WIDTH);
+    format!("  {name:<10}{}\n", wrapped.trim_start())
+}
+
+fn can_lose(status: &Status) -> String {
+    let now = &status.arithmetic;
+    if status.members.is_empty() || now.margin < 0 {
+        return String::new();
+    }
+    let any = |names: &[String], word: &str, all: usize| match names.len() {
+        0 => format!("no {word}"),
+        n if n == all && n > 1 => format!("any one {word}"),
+        _ => format!("{word} {}", names.join(" or ")),
+    };
+    let voters = || status.members.iter().filter(|m| m.role == "voter");
+    let distinct = |name: &dyn Fn(&MemberStatus) -> String| {
+        let mut names: Vec<String> = voters().map(name).collect();
+        names.sort();
+        names.dedup();
+        names.len()
+    };
+    let clusters = distinct(&|m| m.site.clone());
+    let zones = distinct(&|m| format!("{}/{}", m.site, m.zone));
+    let mut parts = vec![match now.can_lose_members {
+        0 => "no member".to_owned(),
+        n => count(n, "member"),
+    }];
+    // With one zone per cluster the zones say the same twice.
+    if zones > clusters {
+        parts.push(any(&now.can_lose_zones, "zone", zones));
+    }
+    parts.push(any(&now.can_lose_clusters, "cluster", clusters));
+    field("can lose", &parts.join("; "))
+}
+
+/// What happens next, or why nothing does, and what a person can do.
+fn next(status: &Status) -> String {
+    let mut text = match (&status.reason, status.plan.first()) {
+        (Some(reason), _) => field("waits", &reason.to_string()) + &field("remedy", reason.code.remedy()),
+        (None, _) if status.decision == "Done" => field("next", "nothing to do: the members are as wished"),
+        (None, Some(line)) => {
+            field("next", &format!("{} [{} -> {}] ({})", line.step, line.before, line.after, line.operation))
+        }
+        (None, None) => field("next", &status.decision),
+    };
+    if status.plan.len() > 1 {
+        text.push_str(&field(
+            "then",
+            &format!("{} more; see `quorate plan`", count(status.plan.len() - 1, "step")),
+        ));
+    }
+    text
+}
+
+/// Whether a condition is good when it is true.
+fn positive(kind: ConditionType) -> bool {
+    use ConditionType as T;
+    match kind {
+        T::Ready
+        | T::Quorate
+        | T::SpecAgreed
+        | T::PeersReachable
+        | T::TrustReady
+        | T::AllMembersReady
+        | T::AllMembersUpdated
+        | T::BackupReady => true,
+        T::Progressing | T::QuorumAtRisk | T::DataLost | T::Frozen | T::DivergentData => false,
+    }
+}
+
+/// The conditions that matter now: what is not good, and is not said by the lines above.
+fn problems(status: &Status) -> String {
+    let matters = |condition: &&Condition| {
+        let good = if positive(condition.kind) { ConditionStatus::True } else { ConditionStatus::False };
+        let said = status.reason.as_ref().is_some_and(|reason| condition.message == reason.to_string());
+        let above = matches!(
+            condition.kind,
+            ConditionType::Ready | ConditionType::Quorate | ConditionType::Progressing
+        );
+        condition.status != good && !said && !above
+    };
+    let rows: Vec<Vec<String>> = status
+        .conditions
+        .iter()
+        .filter(matters)
+        .map(|c| vec![format!("{:?}={:?}", c.kind, c.status), c.message.clone()])
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let width = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
+    let mut text = "\n".to_owned();
+    for row in rows {
+        if let [name, message] = row.as_slice() {
+            let wrapped = wrap(message, width + 5, WIDTH);
+            text.push_str(&format!("  {name:<width$}   {}\n", wrapped.trim_start()));
+        }
+    }
+    text
+}
+
+/// The members as a table.
+pub(super) fn members(status: &Status, wide: bool) -> String {
+    let mut headings = vec!["MEMBER", "ROLE", "STATE", "SITE", "ZONE", "VERSION", "DB SIZE"];
+    if wide {
+        headings.push("ID");
+    }
+    let row = |member: &MemberStatus| {
+        let role = if member.leader { "leader".to_owned() } else { member.role.clone() };
+        let state = match &member.reason {
+            Some(reason) => format!("{} ({reason})", member.state),
+            None => member.state.clone(),
+        };
+        let size = if member.db_size == 0 { String::new() } else { bytes(member.db_size) };
+        let mut row = vec![
+            member.name.clone(),
+            role,
+            state,
+            member.site.clone(),
+            member.zone.clone(),
+            member.version.clone(),
+            size,
+        ];
+        if wide {
+            row.push(member.id.clone());
+        }
+        row
+    };
+    table(2, &headings, status.members.iter().map(row).collect())
+}
+
+fn sites(status: &Status) -> String {
+    let row = |site: &quorate_core::condition::SiteStatus| {
+        let own = status.digest.map(|digest| digest.to_string());
+        let spec = match &site.spec_digest {
+            None => String::new(),
+            Some(digest) if Some(digest) == own.as_ref() => "effective".to_owned(),
+            Some(digest) => format!("{} (not effective)", digest.chars().take(12).collect::<String>()),
+        };
+        vec![site.name.clone(), if site.reachable { "yes" } else { "NO" }.to_owned(), spec]
+    };
+    table(2, &["SITE", "AGENT HEARD", "SPEC"], status.sites.iter().map(row).collect())
+}
+
+#[cfg(test)]
+pub(super) mod tests;
