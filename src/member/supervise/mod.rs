@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, watch as channel};
 use tokio::time::MissedTickBehavior;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::guard::{self, Verdict};
+use crate::guard::{self, How, Verdict};
 use crate::mark::Watermark;
 use crate::options::Options;
 use crate::process::backoff::Backoff;
@@ -82,8 +82,10 @@ impl Service {
     /// Works until `drain` begins, then stops etcd and returns. Call it in `block_on` of a current-thread runtime on
     /// the main thread: etcd's death signal follows the thread that starts it.
     pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
-        if tokio::runtime::Handle::current().runtime_flavor() != tokio::runtime::RuntimeFlavor::CurrentThread
-        {
+        let flavor = tokio::runtime::Handle::current().runtime_flavor();
+        // The main thread is the one whose id is that of the process.
+        let main = rustix::thread::gettid() == rustix::process::getpid();
+        if flavor != tokio::runtime::RuntimeFlavor::CurrentThread || !main {
             return Err(Error::Runtime);
         }
         durable::create_folder(&options.volume)?;
@@ -255,6 +257,8 @@ impl Supervisor {
     /// Runs the guard and, if it permits, etcd.
     async fn start(&mut self) {
         let volume = self.volume.clone();
+        // Before the guard: a directory that is exchanged after it looked is noticed by the tick.
+        let looked_at = log_folder(&self.volume);
         // Reads the whole log: not on the thread that answers the agent.
         let checked = tokio::task::spawn_blocking(move || guard::check(&volume)).await;
         let (findings, verdict) = match checked {
@@ -282,7 +286,7 @@ impl Supervisor {
                 return;
             }
         };
-        match self.spawn(&permit).await {
+        match self.spawn(&permit, looked_at).await {
             Ok(()) => {
                 tracing::info!(how = ?permit.how, incarnation = %permit.incarnation.id, "etcd started");
                 self.process = Process::Starting;
@@ -292,7 +296,7 @@ impl Supervisor {
         }
     }
 
-    async fn spawn(&mut self, permit: &guard::Permit) -> Result<(), String> {
+    async fn spawn(&mut self, permit: &guard::Permit, looked_at: Option<(u64, u64)>) -> Result<(), String> {
         let (etcd, minor) = command::find(&self.options.etcd_dir, &permit.grant.settings.version)
             .await
             .map_err(|error| chain(&error))?;
@@ -307,7 +311,7 @@ impl Supervisor {
         self.phase = Phase::Running(Box::new(Running {
             child,
             since_ms: now_ms,
-            log: log_folder(&self.volume),
+            log: looked_at.filter(|_| permit.how == How::Resume),
             answers: false,
             _watcher: AbortOnDropHandle::new(self.drain.spawn_until(watcher)),
             watermark: Watermark::new(permit.incarnation.mark, now_ms),
@@ -361,6 +365,8 @@ impl Supervisor {
                 let log = log_folder(&self.volume);
                 match (running.log, log) {
                     (None, Some(_)) => running.log = log,
+                    // An etcd that answers has a log, also if it vanished before the first look.
+                    (None, None) if running.answers => return self.vanished().await,
                     (Some(before), now) if now != Some(before) => return self.vanished().await,
                     _ => {}
                 }
@@ -369,12 +375,18 @@ impl Supervisor {
                     self.read_log();
                 }
             }
-            // A mark that cannot be read is not there; the guard says why at the next start.
-            Phase::Idle { await_mark: true } if matches!(self.volume.outside(), Ok(Some(_))) => {
-                self.start().await;
+            Phase::Idle { await_mark: true } => {
+                if self.mark_came() {
+                    self.start().await;
+                }
             }
             Phase::Idle { .. } | Phase::Waiting { .. } => {}
         }
+    }
+
+    /// Whether the mark from outside is there now. One that cannot be read is not.
+    fn mark_came(&self) -> bool {
+        matches!(self.volume.outside(), Ok(Some(mark)) if self.is_here(mark.incarnation))
     }
 
     /// The log is gone or another one lies there: whatever this etcd acknowledges from now on is on no disk.
@@ -396,6 +408,7 @@ impl Supervisor {
             Seen::Answers(answers) => {
                 running.answers = answers;
                 if answers {
+                    running.log = running.log.or_else(|| log_folder(&self.volume));
                     self.process = Process::Running;
                     if self.ids_unknown() {
                         self.read_log();

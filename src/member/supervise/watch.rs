@@ -46,7 +46,8 @@ pub(super) async fn follow(address: SocketAddr, start: u64, to: mpsc::Sender<Num
                 return;
             }
         }
-        if answers && round.is_multiple_of(PROGRESS) {
+        // The second look comes soon: it proves what the first one saw of a new term.
+        if answers && (round == 1 || round.is_multiple_of(PROGRESS)) {
             let progress = probe::get(address, "/metrics").await.ok().and_then(|text| probe::progress(&text));
             if progress != before {
                 before = progress;

@@ -10,6 +10,7 @@ use quorate_api::member::{HelloRequest, LogsRequest, ReadDirRequest, WatchReques
 use quorate_core::federation::member::{DirFacts, IncarnationState, Mark, MemberReport, Process};
 use quorate_core::id::{ClusterId, IncarnationId, Index, MemberId, Term};
 use quorate_core::reason::Code;
+use quorate_link::clock::Clock;
 use rustix::process::Signal;
 use tokio_stream::StreamExt as _;
 
@@ -88,7 +89,22 @@ async fn seed() {
         arguments.contains("--initial-cluster-state=existing ") && !arguments.contains("=new "),
         "{arguments}"
     );
-    assert_eq!(member.etcd().await.get("key", true).await.unwrap().unwrap().value, b"value");
+    let etcd = member.etcd().await;
+    assert_eq!(etcd.get("key", true).await.unwrap().unwrap().value, b"value");
+
+    // The mark beside the directory follows the new term, and never what no later look has proven.
+    let (mut mark, mut status) = (Mark::default(), etcd.status().await.unwrap());
+    for number in 0..120 {
+        etcd.put("key", number.to_string()).await.unwrap();
+        mark = member.hello().await.unwrap().incarnation.unwrap().mark;
+        status = etcd.status().await.unwrap();
+        if mark.term.0 == status.header.raft_term {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(mark.term, Term(status.header.raft_term));
+    assert!(mark.index.0 > 0 && mark.index.0 < status.raft_index, "{mark:?} {status:?}");
 }
 
 async fn supervisor() {
@@ -133,7 +149,9 @@ async fn wiped() {
     for entry in fs::read_dir(member.data()).unwrap() {
         fs::remove_dir_all(entry.unwrap().path()).unwrap();
     }
+    let clock = Clock::start();
     let report = member.until("quarantined", lost).await;
+    assert!(clock.now_ms() < 5000, "noticed only after {} ms", clock.now_ms());
     assert!(!runs(first.pid.unwrap()), "etcd would acknowledge writes that no disk holds");
     assert_eq!(report.incarnation.unwrap().state, IncarnationState::Lost);
     stays_down(&member, 1).await;
