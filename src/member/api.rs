@@ -62,6 +62,7 @@ fn status(refusal: &Refusal) -> Status {
         Refusal::Grant(_) | Refusal::OtherIncarnation { .. } | Refusal::Running => {
             Status::failed_precondition(text)
         }
+        Refusal::NotStarted(_) => Status::unavailable(text),
         Refusal::Archive(crate::archive::Error::Reason(_)) => Status::invalid_argument(text),
         Refusal::Archive(_) | Refusal::Look(_) | Refusal::Document(_) => Status::internal(text),
     }

@@ -137,7 +137,7 @@ pub enum How {
     Resume,
 }
 
-/// A permitted start: what was decided, with the record as it now stands on disk.
+/// A permitted start: what was decided, with the record as [`Permit::begin`] makes it durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
     /// What is permitted.
@@ -146,6 +146,14 @@ pub struct Permit {
     pub incarnation: Incarnation,
     /// The grant.
     pub grant: Grant,
+}
+
+impl Permit {
+    /// Makes `Started` durable: the last thing before etcd is started. From then on an empty directory is a lost one.
+    pub fn begin(&self, volume: &Volume) -> Result<(), Error> {
+        volume.write_incarnation(&self.incarnation)?;
+        Ok(())
+    }
 }
 
 /// The outcome of the guard.
@@ -159,7 +167,7 @@ pub enum Verdict {
     Refuse(quorate_core::reason::Reason),
 }
 
-/// Runs the guard and makes durable what has to be so before etcd starts (`Started`) or is refused for ever (`Lost`).
+/// Runs the guard, and makes durable that a start is refused for ever (`Lost`).
 pub fn check(volume: &Volume) -> Result<(Findings, Verdict), Error> {
     let mut findings = Findings::gather(volume)?;
     let start = findings.decide();
@@ -187,11 +195,9 @@ pub fn check(volume: &Volume) -> Result<(Findings, Verdict), Error> {
         // Core asks for `new` again after an interrupted seed; without the seed's own grant it is not rendered.
         return Ok((findings, Verdict::Await(quorate_core::reason::Code::AwaitingGrant.into())));
     }
-    let known = findings.incarnation.take().filter(|incarnation| incarnation.id == grant.incarnation);
+    let known = findings.incarnation.clone().filter(|incarnation| incarnation.id == grant.incarnation);
     let mut incarnation = known.unwrap_or_else(|| planned(&grant));
     incarnation.state = incarnation.state.max(IncarnationState::Started);
-    volume.write_incarnation(&incarnation)?;
-    findings.incarnation = Some(incarnation.clone());
     Ok((findings, Verdict::Start(Box::new(Permit { how, incarnation, grant }))))
 }
 

@@ -67,6 +67,13 @@ impl Site {
         check(&self.volume).unwrap().1
     }
 
+    /// Permitted, and begun.
+    fn start(&self) -> Permit {
+        let Verdict::Start(permit) = self.check() else { panic!("not permitted") };
+        permit.begin(&self.volume).unwrap();
+        *permit
+    }
+
     fn state(&self) -> IncarnationState {
         self.volume.incarnation().unwrap().unwrap().state
     }
@@ -156,13 +163,6 @@ fn write_log(folder: &Path, cluster: u64, member: u64, term: u64, index: u64) {
     fs::write(folder.join("0000000000000000-0000000000000000.wal"), bytes).unwrap();
 }
 
-fn start(verdict: Verdict) -> Permit {
-    match verdict {
-        Verdict::Start(permit) => *permit,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn awaits(verdict: &Verdict, code: Code) -> bool {
     matches!(verdict, Verdict::Await(reason) if reason.code == code)
 }
@@ -179,21 +179,21 @@ fn an_empty_volume_waits_for_a_grant() {
 fn a_seed_is_new_once_and_started_is_durable_first() {
     let site = Site::granted(GrantKind::Seed);
     assert_eq!(site.state(), IncarnationState::Planned);
-    assert_eq!(start(site.check()).how, How::New);
+    assert_eq!(site.start().how, How::New);
     assert_eq!(site.state(), IncarnationState::Started);
     // Interrupted before the first write: nothing was served, so again.
-    assert_eq!(start(site.check()).how, How::New);
+    assert_eq!(site.start().how, How::New);
     // Interrupted after it: its log is continued.
     site.log(CLUSTER, MEMBER, 2, 4);
     assert!(awaits(&site.check(), Code::HighWaterMissing));
     site.outside(IncarnationState::Started, 0, 0);
-    assert_eq!(start(site.check()).how, How::Resume);
+    assert_eq!(site.start().how, How::Resume);
     // Seeded: never new again.
     site.record(|record| {
         record.cluster = Some(CLUSTER);
         record.member = Some(MEMBER);
     });
-    assert_eq!(start(site.check()).how, How::Resume);
+    assert_eq!(site.start().how, How::Resume);
     fs::remove_dir_all(site.volume.data()).unwrap();
     site.assert_lost();
 }
@@ -209,10 +209,10 @@ fn a_seed_that_the_outside_knows_as_a_voter_is_not_new_again() {
 #[test]
 fn the_rest_of_an_interrupted_seed_is_archived_and_not_deleted() {
     let site = Site::granted(GrantKind::Seed);
-    assert_eq!(start(site.check()).how, How::New);
+    assert_eq!(site.start().how, How::New);
     fs::create_dir_all(site.volume.wal()).unwrap();
     fs::write(site.volume.wal().join("0000000000000000-0000000000000000.wal"), [0; 4096]).unwrap();
-    assert_eq!(start(site.check()).how, How::New);
+    assert_eq!(site.start().how, How::New);
     assert!(!site.volume.data().exists());
     assert_eq!(site.volume.archived().unwrap(), [format!("unseeded-unknown-{ID}")]);
 }
@@ -221,7 +221,7 @@ fn the_rest_of_an_interrupted_seed_is_archived_and_not_deleted() {
 fn a_joiner_starts_once_on_an_empty_directory() {
     let site = Site::granted(GrantKind::Join);
     assert_eq!(site.state(), IncarnationState::Added);
-    let permit = start(site.check());
+    let permit = site.start();
     assert_eq!((permit.how, permit.incarnation.member), (How::Join, Some(MEMBER)));
     // Its id may have voted: an empty directory is a lost one from now on.
     site.assert_lost();
@@ -233,7 +233,7 @@ fn a_directory_that_matches_resumes_without_anybody() {
     site.outside(IncarnationState::Started, 3, 100);
     site.record(|record| record.mark = mark(2, 120));
     site.log(CLUSTER, MEMBER, 3, 120);
-    assert_eq!(start(site.check()).how, How::Resume);
+    assert_eq!(site.start().how, How::Resume);
 }
 
 #[test]
@@ -344,6 +344,6 @@ fn a_removed_incarnation_leaves_a_free_slot() {
     assert!(awaits(&site.check(), Code::AwaitingGrant));
     let next = Grant { incarnation: IncarnationId(2), ..grant(GrantKind::Join) };
     site.volume.write_grant(&next).unwrap();
-    let permit = start(site.check());
+    let permit = site.start();
     assert_eq!((permit.how, permit.incarnation.id), (How::Join, IncarnationId(2)));
 }

@@ -303,6 +303,9 @@ impl Supervisor {
         let args =
             command::arguments(&self.options, &self.volume, minor, permit).map_err(|error| chain(&error))?;
         let log = self.logs.open().map_err(|error| format!("cannot open etcd's log file: {error}"))?;
+        // Last, so that a missing program or file does not spend the one start of a joiner.
+        permit.begin(&self.volume).map_err(|error| chain(&error))?;
+        self.incarnation = Some(permit.incarnation.clone());
         let child = Child::spawn(&etcd, &args, log)
             .map_err(|error| format!("cannot start {}: {error}", etcd.display()))?;
         let now_ms = self.clock.now_ms();

@@ -42,6 +42,9 @@ pub(crate) enum Refusal {
         /// The one in the record, or a word for none.
         here: String,
     },
+    /// The grant is kept, and the start is tried again.
+    #[error("the grant is stored, but etcd could not be started yet: {0}")]
+    NotStarted(String),
     /// The directory is in use.
     #[error("etcd is running and writes its data directory; stop it first")]
     Running,
@@ -108,7 +111,13 @@ impl Supervisor {
             self.backoff.reset();
             self.start().await;
         }
-        Ok(())
+        // The agent tells the outside that it started, and the guard takes that for proof; so it has to be true.
+        match &self.incarnation {
+            Some(record) if record.state < IncarnationState::Started => {
+                Err(Refusal::NotStarted(self.last_words.clone().unwrap_or_default()))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn stop(&mut self, id: IncarnationId, archived: Option<&str>) -> Result<(), Refusal> {
