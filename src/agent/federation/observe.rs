@@ -301,12 +301,18 @@ impl<W: World> Federation<W> {
         let promoted = self.last.view.as_ref().and_then(safety::last_promoted);
         let wanted = |m: &&ListedMember| {
             let asked = m.learner || Some(m.id) == promoted;
-            asked && m.id != *leader && !m.name.is_empty() && !self.look.checks.contains_key(&(m.id, !m.learner))
+            asked && !m.name.is_empty() && !self.look.checks.contains_key(&(m.id, !m.learner))
         };
         let Some(member) = list.iter().find(wanted) else { return };
         let Some(revision) = self.look.statuses.get(slot).map(|s| s.revision) else { return };
-        let Some(target) = self.target(member) else { return };
-        let (as_voter, slot) = (!member.learner, slot.clone());
+        // If the promoted one leads by now, it is compared with another voter that is seen alive.
+        let alive = |m: &&ListedMember| {
+            let view = self.last.view.as_ref().and_then(|view| view.member(m.id));
+            m.id != *leader && view.is_some_and(|m| m.life.alive())
+        };
+        let other = if member.id == *leader { list.voters().find(alive) } else { Some(member) };
+        let Some(target) = other.and_then(|other| self.target(other)) else { return };
+        let (id, as_voter, slot) = (member.id, !member.learner, slot.clone());
         self.look.comparing = true;
         self.look.compare_at = now + COMPARE_MS;
         let etcd = Arc::clone(&self.ports.etcd);
@@ -316,12 +322,12 @@ impl<W: World> Federation<W> {
             // Hashes of different compact revisions say nothing: it is tried again.
             let comparable = ours.zip(theirs).filter(|(a, b)| a.compacted == b.compacted);
             let check = comparable.map(|(a, b)| DataCheck {
-                member: target.member,
+                member: id,
                 revision: Revision(revision.0),
                 equal: a.hash == b.hash,
                 as_voter,
             });
-            Event::Compared { member: target.member, as_voter, check }
+            Event::Compared { member: id, as_voter, check }
         });
     }
 

@@ -49,8 +49,17 @@ pub(super) async fn speak(mesh: Arc<Mesh>, peer: SiteName, channel: Channel) {
         }
         // Jitter, so that all peers of a site that comes back do not call at once.
         let spread = u64::from(rand::random::<u8>());
-        tokio::time::sleep(wait.mul_f64(0.75) + wait.mul_f64(0.5) * u32::try_from(spread).unwrap_or(0) / 256).await;
-        wait = (wait * 2).min(BACK_OFF_MAX);
+        let pause = wait.mul_f64(0.75) + wait * u32::try_from(spread).unwrap_or(0) / 512;
+        let called = async {
+            match mesh.called.get(&peer) {
+                Some(called) => called.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => wait = (wait * 2).min(BACK_OFF_MAX),
+            () = called => wait = BACK_OFF,
+        }
     }
 }
 

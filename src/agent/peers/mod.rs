@@ -29,7 +29,7 @@ use quorate_link::tls::TlsStore;
 use quorate_link::transport::dial;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tonic::transport::Channel;
 
 use crate::federation::{Handle, Message};
@@ -80,6 +80,8 @@ pub struct Mesh {
     /// The last view of each peer, also for federations that are not known here yet.
     told: Mutex<BTreeMap<(SiteName, FederationKey), Told>>,
     heard: Mutex<BTreeMap<SiteName, u64>>,
+    /// A peer that calls is back: our own call need not wait any longer.
+    called: BTreeMap<SiteName, Notify>,
     highest: Mutex<BTreeMap<SiteName, u32>>,
     memory: PathBuf,
 }
@@ -123,6 +125,7 @@ impl Mesh {
             from,
             seq: AtomicU64::new(1),
             clock,
+            called: channels.keys().map(|peer| (peer.clone(), Notify::new())).collect(),
             channels,
             metrics,
             said: Mutex::default(),

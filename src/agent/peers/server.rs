@@ -97,6 +97,10 @@ impl Peer for Service {
         let site = self.certified(&request)?;
         envelope::check(&self.mesh, &site, request.get_ref().envelope.as_ref())
             .map_err(|refusal| self.refused(site.as_str(), &refusal))?;
+        if let Some(called) = self.mesh.called.get(&site) {
+            // Not stored: a stream that is up already must not be followed by a call too soon after its end.
+            called.notify_waiters();
+        }
         Ok(Response::new(HelloReply {
             envelope: Some(self.mesh.envelope(None, Sender::default())),
             capabilities: Vec::new(),

@@ -194,9 +194,7 @@ impl Runtime for ProcessRuntime {
         if self.shared.lock().contains_key(&wanted.slot) {
             return Ok(());
         }
-        let (shared, prepared) = (Arc::clone(&self.shared), wanted.clone());
-        let made = tokio::task::spawn_blocking(move || slot::prepare(&shared, &prepared)).await;
-        made.map_err(|error| Fault::from_error(&error))??;
+        slot::prepared(&self.shared, wanted).await?;
         let channel = slot::channel(&self.shared, wanted)?;
         let drain = self.drain.child();
         let state = State {
@@ -221,6 +219,10 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn grant(&self, grant: &Grant) -> Result<(), Fault> {
+        let wanted =
+            Supervised { uid: grant.uid, slot: grant.slot.clone(), peer_url: grant.peer_url.clone() };
+        // The volume may have been emptied since its supervisor was started.
+        slot::prepared(&self.shared, &wanted).await?;
         let body = serde_json::to_vec(grant).map_err(|error| Fault::from_error(&error))?;
         let request = GrantRequest { format: format::GRANT.to_owned(), body };
         self.client(&grant.slot)?.grant(request).await.map(drop).map_err(|status| refused(&status))

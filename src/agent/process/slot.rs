@@ -35,8 +35,15 @@ const DIAL_MAX: Duration = Duration::from_secs(1);
 /// How often leaves are looked at; they are renewed at two thirds of ninety days.
 const RENEW: Duration = Duration::from_mins(30);
 
-/// Makes the certificates and `member.json`. Reads and writes files: not for a thread that others wait for.
-pub(super) fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
+/// Makes the certificates and `member.json`.
+pub(super) async fn prepared(shared: &Arc<Shared>, wanted: &Supervised) -> Result<(), Fault> {
+    let (shared, wanted) = (Arc::clone(shared), wanted.clone());
+    // Reads and writes files: not on a thread that others wait for.
+    let made = tokio::task::spawn_blocking(move || prepare(&shared, &wanted)).await;
+    made.map_err(|error| Fault::from_error(&error))?
+}
+
+fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
     let volume = shared.volume(&wanted.slot);
     durable::create_folder(&volume).map_err(|error| Fault::from_error(&error))?;
     let files = certificates(shared, wanted, &volume)?;
@@ -125,7 +132,11 @@ pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
                 tracing::info!(slot = %wanted.slot, "supervisor adopted");
                 Ok(running)
             }
-            None => child::start(&shared.executable, &volume),
+            // What stands on the volume may be gone together with the supervisor.
+            None => match prepared(&shared, &wanted).await {
+                Ok(()) => child::start(&shared.executable, &volume),
+                Err(fault) => Err(std::io::Error::other(fault)),
+            },
         };
         match running {
             Ok(mut running) => {
@@ -154,9 +165,7 @@ async fn follow(shared: &Arc<Shared>, wanted: &Supervised) {
     let renewals = async {
         loop {
             tokio::time::sleep(RENEW).await;
-            let (shared, wanted) = (Arc::clone(shared), wanted.clone());
-            let renewed = tokio::task::spawn_blocking(move || prepare(&shared, &wanted)).await;
-            if let Ok(Err(error)) = renewed {
+            if let Err(error) = prepared(shared, wanted).await {
                 tracing::warn!(%error, "certificates of a member cannot be renewed");
             }
         }
