@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::federation::observed::{Heard, MemberList, RecordSummary};
 use crate::federation::spec::Spec;
 use crate::federation::view::{View, Wish};
-use crate::id::{Epoch, MemberId, OpId, PeerUrl, Seq, SiteName, Term, Uid};
+use crate::id::{Epoch, Generation, MemberId, OpId, PeerUrl, Seq, SiteName, Term, Uid};
 use crate::intent::resolve::{self, Ending, Evidence};
 use crate::intent::{HeldIntent, Intent, IntentKind, IntentState, Operation, OperationKind, Resolution};
 use crate::membership::quorum::quorum;
@@ -329,6 +329,13 @@ impl Executor {
             .unwrap_or(Seq(0))
     }
 
+    /// The newest effective generation among the records, which cover a quorum of voters' agents.
+    fn newest_generation(&self) -> Generation {
+        let bound = |r: &&RecordSummary| r.uid == Some(self.id.uid) && r.epoch == self.id.epoch && !r.missing;
+        let records = self.records.iter().filter_map(|(_, r)| r.as_ref()).filter(bound);
+        records.map(|r| r.generation).max().unwrap_or_default()
+    }
+
     /// Voters whose agents answered with a readable record of this federation.
     fn covered(&self, view: &View) -> usize {
         let counts = |r: &RecordSummary| r.uid == Some(self.id.uid) && !r.missing && r.epoch == self.id.epoch;
@@ -350,10 +357,17 @@ impl Executor {
             return self.go(State::Resting, Effect::Wait(self.id.deadline_ms));
         }
         look.view.open = None;
+        // Missed an activation: then the own effective spec is not the federation's, and only a newer one may follow.
+        let newest = self.newest_generation();
+        let outdated = look.wish.generation < newest;
+        look.wish.generation = look.wish.generation.max(newest);
         let decision = plan::next(&look.view, &look.wish);
         let Decision::Step(step) = decision else {
             return finish(Outcome::Decided(decision));
         };
+        if outdated && !matches!(step.kind, StepKind::ActivateSpec { .. }) {
+            return finish(Outcome::Interrupted(Reason::new(Code::SpecDrift).site(&self.id.me)));
+        }
         if let Err(violation) = check::verify(&look.raw, &self.id.me, &look.wish, &step.kind, step.overridden)
         {
             return finish(Outcome::Rejected(Box::new(step.kind), violation));

@@ -311,6 +311,10 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
     if let Some((_, ms)) = resting(slot) {
         return Goal::Wait(Reason::new(Code::TooSoon).site(&slot.site).numbers(0, *ms));
     }
+    // etcd refuses every add unless q(n + 1) voters are connected (etcd-facts.md 5): asking would only use up numbers.
+    if n > 1 && arithmetic(view).alive < quorum(n + 1) {
+        return view.voters().find(|m| !m.life.alive()).map_or(Goal::Reached, |m| Goal::Wait(missing(m)));
+    }
     let operation = match extra {
         Some(extra) if n == wish.slots.len() => {
             Operation { kind: OperationKind::ReplaceLive, source: Some(extra.id), new: None }

@@ -260,10 +260,16 @@ impl World {
             self.recover(s, agent);
         }
         self.catch_up(s, agent);
+        if agent.dies {
+            return;
+        }
         let observation = self.observe(s, agent);
         let now = agent.clock(self.now);
         agent.tracker.hear(Arc::clone(&observation), 0, now);
         let may_seed = self.vote(s, agent);
+        if agent.dies {
+            return;
+        }
         let view = self.view(s, agent);
         let mut acted = false;
         if let Some(view) = &view {
@@ -623,7 +629,8 @@ impl World {
         self.truth.forgive(s);
         agent.missing = None;
         agent.told.clear();
-        self.note(|| "rebuilds its record".to_owned(), Some(s));
+        let lives: Vec<_> = next.incarnations.iter().map(|i| (i.slot.ordinal, i.state, i.member)).collect();
+        self.note(|| format!("rebuilds its record, with {lives:?}"), Some(s));
         if !self.persist(s, agent, next) && !agent.dies {
             agent.missing = Some(now);
         }

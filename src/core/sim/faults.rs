@@ -4,7 +4,7 @@ use super::agent::Agent;
 use super::rng::Rng;
 use super::site::Cr;
 use super::world::{Event, World};
-use crate::federation::member::IncarnationState;
+use crate::federation::member::{IncarnationState, Process};
 use crate::membership::quorum::quorum;
 
 /// The kinds of IO steps at which an agent can fail.
@@ -353,7 +353,7 @@ impl World {
         else {
             return false;
         };
-        let Some(v) = self.filled(s) else { return false };
+        let Some(v) = self.filled(s).filter(|_| !self.sites[s].gone) else { return false };
         let Some((c, at)) = self.sites[s].volumes[v].node else { return false };
         match fault {
             Fault::NoFsync(_, ms) => {
@@ -379,6 +379,7 @@ impl World {
                 volume.incarnation = None;
                 volume.grant = None;
                 volume.node = None;
+                volume.process = Process::AwaitingGrant; // another supervisor on an empty volume
             }
             Fault::OldCopy(_, entries) => {
                 // A copy that is younger than every mark cannot be told from the real thing: beyond what I5 promises.

@@ -146,7 +146,7 @@ impl Truth {
     /// A directory goes into the archive: never that of a listed, unharmed voter of a living cluster (`i11`).
     pub fn note_archive(&mut self, cluster: &Cluster, at: At, attested: bool) {
         let node = &cluster.nodes[at];
-        let listed = self.conf.as_ref().is_some_and(|conf| conf.is_voter(at));
+        let listed = cluster.true_leader().is_some_and(|leader| cluster.nodes[leader].conf().is_voter(at));
         if listed && !attested && node.disk && !node.behind && !node.conf().gone.contains(&node.id) && !node.amnesia {
             self.told[11] = true;
         }
@@ -540,7 +540,10 @@ pub fn unsettled(w: &World) -> Option<String> {
         !site.gone && cr.spec.has_site(&site.name) && (wrong || open)
     });
     if let Some(site) = behind {
-        return Some(format!("site {} does not follow the spec or holds an open intent", site.name));
+        let record = site.store.record.as_ref();
+        let open = record.and_then(|r| r.intent.as_ref()).filter(|held| held.open()).map(|held| held.intent.seq);
+        let generation = record.and_then(|r| r.effective.as_ref()).map(|e| e.generation);
+        return Some(format!("site {} is at {generation:?} with open intent {open:?}", site.name));
     }
     let done = w.sites.iter().any(|site| {
         site.agents.iter().any(|a| a.decision == Some(crate::membership::step::Decision::Done) && a.run.is_none())
