@@ -63,15 +63,13 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {
-        let (code, body) = match tokio::time::timeout(DEADLINE, self.exchange(path)).await {
-            Ok(answer) => answer?,
-            Err(_) => {
-                let message =
-                    format!("the agent at {} gave no answer within {DEADLINE:?}", self.socket.display());
-                return Err(Failure::message(Exit::Timeout, message)
-                    .hint("look at the agent's log; it may be stuck on a disk"));
-            }
+        let Ok(answer) = tokio::time::timeout(DEADLINE, self.exchange(path)).await else {
+            let message =
+                format!("the agent at {} gave no answer within {DEADLINE:?}", self.socket.display());
+            let hint = "look at the agent's log; it may be stuck on a disk";
+            return Err(Failure::message(Exit::Timeout, message).hint(hint));
         };
+        let (code, body) = answer?;
         match code {
             200 => serde_json::from_slice(&body).map(Some).map_err(|error| {
                 let error =

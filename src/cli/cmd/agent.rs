@@ -23,7 +23,7 @@ Examples:
   $ quorate agent --config quorate.yaml --stop-members    # stop every etcd of this site, then end")]
 pub(super) struct Args {
     /// The configuration of the site
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", hide_env_values = true)]
     config: PathBuf,
     /// Stop the members too when the agent stops
     #[arg(long)]

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use super::Outcome;
 use crate::output::print;
 
 /// Print a completion script for a shell.
@@ -20,10 +19,10 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> ExitCode {
     let Args { shell } = args;
     let mut script = Vec::new();
     clap_complete::generate(*shell, &mut super::Cli::command(), "quorate", &mut script);
     print(&String::from_utf8_lossy(&script));
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }

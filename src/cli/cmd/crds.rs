@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use super::Outcome;
 use crate::output::print;
 
 /// Print the CustomResourceDefinitions as YAML.
@@ -12,8 +11,8 @@ Examples:
   $ quorate crds | kubectl apply --server-side -f -")]
 pub(super) struct Args {}
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> ExitCode {
     let Args {} = args;
     print(&quorate_api::crd::definition_yaml());
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }

@@ -44,6 +44,7 @@ fn files() -> Vec<(&'static str, String)> {
         ("docs/reference/reasons.md", reasons()),
         ("docs/reference/config.md", config()),
         ("docs/reference/crd.md", crd_page()),
+        ("docs/reference/metrics.md", metrics()),
         ("docs/reference/federatedetcd.crd.yaml", crd::definition_yaml()),
     ]
 }
@@ -60,7 +61,7 @@ fn cli() -> String {
 }
 
 fn page(command: &mut Command, text: &mut String) {
-    let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
     let help = command.render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
     let _ = write!(text, "\n## {name}\n\n```text\n{}\n```\n", help.join("\n").trim_end());
@@ -121,6 +122,74 @@ fn crd_page() -> String {
         });
     }
     text
+}
+
+fn metrics() -> String {
+    let metrics = quorate_agent::metrics::Metrics::default();
+    // A family without a sample is not printed.
+    metrics.intent("kind", "result");
+    metrics.refused("reason");
+    metrics.rejected("kind");
+    metrics.event("kind");
+    metrics.peer("site", 0.0, 0.0);
+    metrics.certificate("certificate", 0);
+    metrics.loop_seconds.observe(0.0);
+    metrics.federation(&example());
+    let mut text = format!(
+        "{NOTE}# Metrics of the agent\n\nAt `/metrics` on the http port.\n\n| metric | type | labels | meaning |\n\
+         | --- | --- | --- | --- |\n"
+    );
+    let rendered = metrics.render();
+    let lines: Vec<&str> = rendered.lines().collect();
+    for line in &lines {
+        let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) else {
+            continue;
+        };
+        let kind =
+            lines.iter().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))).unwrap_or_default();
+        let sample = lines.iter().find(|line| line.starts_with(name)).copied().unwrap_or_default();
+        let labels = sample
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'))
+            .map_or("", |(labels, _)| labels);
+        let labels: Vec<String> = labels
+            .split(',')
+            .filter_map(|label| label.split_once('='))
+            .filter(|(name, _)| *name != "le")
+            .map(|(name, _)| format!("`{name}`"))
+            .collect();
+        let full = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        let _ =
+            writeln!(text, "| `{full}` | {kind} | {} | {} |", labels.join(", "), help.trim_end_matches('.'));
+    }
+    text
+}
+
+/// A status of which only the name matters.
+fn example() -> quorate_core::condition::Status {
+    quorate_core::condition::Status {
+        namespace: "namespace".to_owned(),
+        name: "name".to_owned(),
+        observed_from: String::new(),
+        uid: None,
+        epoch: quorate_core::id::Epoch(0),
+        generation: quorate_core::id::Generation(0),
+        digest: None,
+        cluster_id: None,
+        conditions: Vec::new(),
+        arithmetic: quorate_core::condition::ArithmeticStatus::default(),
+        members: Vec::new(),
+        leader: None,
+        executor: None,
+        intent: None,
+        operation: None,
+        plan: Vec::new(),
+        decision: String::new(),
+        reason: None,
+        sites: Vec::new(),
+        backup: quorate_core::condition::BackupStatus { enabled: false },
+        endpoints: Vec::new(),
+    }
 }
 
 /// Calls `row` for every field below an object schema, outer ones first.

@@ -35,9 +35,10 @@ pub(super) async fn run(args: Args) -> Outcome {
         Format::Table | Format::Wide => all
             .iter()
             .map(|status| {
-                let table = match status.members.is_empty() {
-                    true => "  no members yet\n".to_owned(),
-                    false => super::status::members(status, output == Format::Wide),
+                let table = if status.members.is_empty() {
+                    "  no members yet\n".to_owned()
+                } else {
+                    super::status::members(status, output == Format::Wide)
                 };
                 format!("{}\n{table}", full_name(status))
             })

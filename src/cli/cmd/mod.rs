@@ -91,8 +91,8 @@ fn run(command: Sub) -> Outcome {
         Sub::Agent(args) => agent::run(&args),
         Sub::Member(args) => member::run(&args),
         Sub::Demo(args) => Ok(runtime(true)?.block_on(demo::run(args))?),
-        Sub::Crds(args) => crds::run(&args),
-        Sub::Completion(args) => completion::run(&args),
+        Sub::Crds(args) => Ok(crds::run(&args)),
+        Sub::Completion(args) => Ok(completion::run(&args)),
         Sub::Version(args) => version::run(&args),
         Sub::Generate(args) => generate::run(&args),
     }

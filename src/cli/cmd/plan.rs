@@ -1,8 +1,10 @@
 //! `quorate plan`: what will be done and why not, and the lines with which a person can permit it.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use quorate_core::condition::{MemberStatus, Status};
+use quorate_core::id::SiteName;
 use quorate_core::reason::{Code, Rule};
 use serde_json::json;
 
@@ -56,24 +58,24 @@ fn text(status: &Status) -> String {
         (None, n) => format!("{name}: {} planned, the first one goes now\n", count(n, "step")),
     };
     for (i, line) in status.plan.iter().enumerate() {
-        text.push_str(&format!("\n  {}. {}   ({})\n", i + 1, line.step, line.operation));
-        text.push_str(&format!("       before  {}\n       after   {}\n", line.before, line.after));
+        let _ = write!(text, "\n  {}. {}   ({})\n", i + 1, line.step, line.operation);
+        let _ = write!(text, "       before  {}\n       after   {}\n", line.before, line.after);
         for wait in &line.waits {
-            text.push_str(&format!("       waits   {}\n", wrap(wait, 15, 110).trim_start()));
+            let _ = writeln!(text, "       waits   {}", wrap(wait, 15, 110).trim_start());
         }
     }
     if let Some(reason) = &status.reason {
         let first_waits = status.plan.first().is_some_and(|line| line.waits.contains(&reason.to_string()));
         if !status.plan.is_empty() && !first_waits {
-            text.push_str(&format!("\n  now: {}\n", wrap(&reason.to_string(), 7, 110).trim_start()));
+            let _ = write!(text, "\n  now: {}\n", wrap(&reason.to_string(), 7, 110).trim_start());
         }
-        text.push_str(&format!("\n  remedy: {}\n", wrap(reason.code.remedy(), 10, 110).trim_start()));
-        text.push_str(&format!("  more:   quorate explain {}\n", reason.code.name()));
+        let _ = write!(text, "\n  remedy: {}\n", wrap(reason.code.remedy(), 10, 110).trim_start());
+        let _ = writeln!(text, "  more:   quorate explain {}", reason.code.name());
     }
     if let Some(Paste { when, lines }) = paste(status) {
-        text.push_str(&format!("\n{}\n\n", wrap(&when, 2, 110)));
+        let _ = write!(text, "\n{}\n\n", wrap(&when, 2, 110));
         for line in lines.lines() {
-            text.push_str(&format!("    {line}\n"));
+            let _ = writeln!(text, "    {line}");
         }
     }
     text
@@ -92,7 +94,7 @@ pub(super) fn paste(status: &Status) -> Option<Paste> {
         Code::LostMemberUnconfirmed => {
             let member = reason.member?.to_string();
             let known = status.members.iter().find(|m| m.id == member);
-            lost(known.map(|m| m.site.as_str()).or(reason.site.as_ref().map(|s| s.as_str()))?, &[&member])
+            lost(known.map(|m| m.site.as_str()).or_else(|| reason.site.as_ref().map(SiteName::as_str))?, &[&member])
         }
         // The site that holds the intent up: only if it is gone with everything on it.
         Code::IntentUnresolved | Code::ExecutorUnavailable => {

@@ -1,5 +1,6 @@
 //! `quorate status`.
 
+use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -122,28 +123,57 @@ fn mood(status: &Status) -> Mood {
 /// The one line that counts.
 fn headline(status: &Status) -> String {
     let now = &status.arithmetic;
-    let voters = format!("{} of {} alive", now.alive, count(now.voters, "voter"));
+    let voters = format!("{} of {} alive, {} needed", now.alive, count(now.voters, "voter"), now.quorum);
+    let missing = missing(status);
     match mood(status) {
         Mood::NotBorn if status.cluster_id.is_some() => {
-            "MEMBERS NOT KNOWN: no member of etcd answers this agent".to_owned()
+            "MEMBERS NOT KNOWN: no member of its etcd answers the agents that are heard".to_owned()
         }
-        Mood::NotBorn => "NOT BORN YET: there is no etcd".to_owned(),
-        Mood::Stopped if now.margin >= 0 => {
-            format!("NO WRITES: {voters}, {} needed, but nobody leads", now.quorum)
+        Mood::NotBorn => {
+            match status.reason.as_ref().and_then(|reason| Some((reason, reason.site.as_ref()?))) {
+                Some((reason, site)) => {
+                    format!("NOT BORN YET: there is no etcd; {} {site}", reason.code.name())
+                }
+                None => "NOT BORN YET: there is no etcd".to_owned(),
+            }
         }
-        Mood::Stopped => format!("NO WRITES: {voters}, {} needed", now.quorum),
-        Mood::Edge => {
-            format!("QUORATE, ON THE EDGE: {voters}, {} needed; one more loss stops writes", now.quorum)
+        Mood::Stopped if !unheard(status).is_empty() => {
+            format!("NO WRITES AS FAR AS {} SEES: {voters}{missing}", status.observed_from)
         }
-        Mood::Fine if now.voters == 1 => "QUORATE: the only voter is alive; its loss stops writes".to_owned(),
+        Mood::Stopped if now.margin >= 0 => format!("NO WRITES: {voters}, but nobody leads"),
+        Mood::Stopped => format!("NO WRITES: {voters}{missing}"),
+        Mood::Edge => format!("QUORATE, ON THE EDGE: {voters}; one more loss stops writes{missing}"),
+        Mood::Fine if now.voters == 1 => {
+            format!("QUORATE: the only voter is alive; its loss stops writes{}", dangers(status))
+        }
         Mood::Fine => {
-            format!(
-                "QUORATE: {voters}, {} needed; {} may be lost",
-                now.quorum,
-                count(now.can_lose_members, "member")
-            )
+            let spare = count(now.can_lose_members, "member");
+            format!("QUORATE: {voters}; {spare} may be lost{missing}{}", dangers(status))
         }
     }
+}
+
+/// The voters that are not alive.
+fn missing(status: &Status) -> String {
+    let dead = status.members.iter().filter(|m| m.role == "voter" && m.state != "alive");
+    let names: Vec<&str> = dead.map(|m| m.name.as_str()).collect();
+    if names.is_empty() { String::new() } else { format!("; missing: {}", names.join(", ")) }
+}
+
+/// What is bad although writes go on.
+fn dangers(status: &Status) -> String {
+    let words = [
+        (ConditionType::DivergentData, "; DATA DIFFER BETWEEN MEMBERS"),
+        (ConditionType::DataLost, "; a member lost its data"),
+    ];
+    words.into_iter().filter(|(kind, _)| holds(status, *kind)).map(|(_, word)| word).collect()
+}
+
+/// The sites of voters whose agents are not heard: this agent cannot know what they do.
+fn unheard(status: &Status) -> Vec<&str> {
+    let voters = |site: &str| status.members.iter().any(|m| m.role == "voter" && m.site == site);
+    let silent = status.sites.iter().filter(|site| !site.reachable);
+    silent.map(|site| site.name.as_str()).filter(|site| voters(site)).collect()
 }
 
 fn overview(all: &[Status], wide: bool) -> String {
@@ -198,7 +228,8 @@ pub fn detail(status: &Status, wide: bool) -> String {
         text.push('\n');
         text.push_str(&members(status, wide));
     }
-    if wide && !status.sites.is_empty() {
+    // Before the first start it is the sites that everybody waits for.
+    if (wide || status.members.is_empty()) && !status.sites.is_empty() {
         text.push('\n');
         text.push_str(&sites(status));
     }
@@ -207,18 +238,19 @@ pub fn detail(status: &Status, wide: bool) -> String {
         None => "no spec is effective yet".to_owned(),
     };
     let executor = status.executor.as_ref().map_or_else(String::new, |site| format!(", {site} executes"));
-    text.push_str(&format!(
+    let _ = write!(
+        text,
         "\nAs {} sees it: epoch {}, {effective}{executor}.\n",
         status.observed_from, status.epoch
-    ));
+    );
     if wide {
         let uid = status.uid.map_or_else(|| "-".to_owned(), |uid| uid.to_string());
-        text.push_str(&format!("uid {uid}, etcd cluster {}\n", status.cluster_id.as_deref().unwrap_or("-")));
+        let _ = writeln!(text, "uid {uid}, etcd cluster {}", status.cluster_id.as_deref().unwrap_or("-"));
         if let Some(intent) = &status.intent {
-            text.push_str(&format!("last intent: {intent}\n"));
+            let _ = writeln!(text, "last intent: {intent}");
         }
         for endpoint in &status.endpoints {
-            text.push_str(&format!("endpoint {endpoint}\n"));
+            let _ = writeln!(text, "endpoint {endpoint}");
         }
     }
     text
@@ -231,7 +263,18 @@ fn field(name: &str, value: &str) -> String {
 
 fn can_lose(status: &Status) -> String {
     let now = &status.arithmetic;
-    if status.members.is_empty() || now.margin < 0 {
+    if mood(status) == Mood::Stopped {
+        let silent = unheard(status);
+        if silent.is_empty() {
+            return String::new();
+        }
+        let silent = silent.join(" and ");
+        return field(
+            "but",
+            &format!("no agent of {silent} is heard from here; they may be quorate without us: ask there"),
+        );
+    }
+    if status.members.is_empty() {
         return String::new();
     }
     let any = |names: &[String], word: &str, all: usize| match names.len() {
@@ -273,7 +316,7 @@ fn next(status: &Status) -> String {
     if status.plan.len() > 1 {
         text.push_str(&field(
             "then",
-            &format!("{} more; see `quorate plan`", count(status.plan.len() - 1, "step")),
+            &format!("{}; see `quorate plan`", count(status.plan.len() - 1, "more step")),
         ));
     }
     text
@@ -304,13 +347,20 @@ fn problems(status: &Status) -> String {
             condition.kind,
             ConditionType::Ready | ConditionType::Quorate | ConditionType::Progressing
         );
-        condition.status != good && !said && !above
+        // Nothing is at risk any more when writes have stopped.
+        let past = condition.kind == ConditionType::QuorumAtRisk && mood(status) == Mood::Stopped;
+        condition.status != good && !said && !above && !past
     };
     let rows: Vec<Vec<String>> = status
         .conditions
         .iter()
         .filter(matters)
-        .map(|c| vec![format!("{:?}={:?}", c.kind, c.status), c.message.clone()])
+        .map(|c| {
+            let name = format!("{:?}", c.kind);
+            // `QuorumAtRisk=True QuorumAtRisk: …` would say it twice.
+            let message = c.message.strip_prefix(&format!("{name}: ")).unwrap_or(&c.message).to_owned();
+            vec![format!("{name}={:?}", c.status), message]
+        })
         .collect();
     if rows.is_empty() {
         return String::new();
@@ -320,7 +370,7 @@ fn problems(status: &Status) -> String {
     for row in rows {
         if let [name, message] = row.as_slice() {
             let wrapped = wrap(message, width + 5, WIDTH);
-            text.push_str(&format!("  {name:<width$}   {}\n", wrapped.trim_start()));
+            let _ = writeln!(text, "  {name:<width$}   {}", wrapped.trim_start());
         }
     }
     text

@@ -15,7 +15,13 @@ pub(super) struct Target {
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     config: Option<PathBuf>,
     /// The state folder of the agent to ask
-    #[arg(long, value_name = "DIR", env = "QUORATE_STATE_DIR", default_value = "/var/lib/quorate")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "QUORATE_STATE_DIR",
+        hide_env_values = true,
+        default_value = "/var/lib/quorate"
+    )]
     state_dir: PathBuf,
 }
 

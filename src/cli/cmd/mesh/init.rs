@@ -37,7 +37,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "UUID")]
     mesh: Option<String>,
     /// Where the agent keeps what it must not forget
-    #[arg(long, value_name = "DIR", env = "QUORATE_STATE_DIR", default_value = "/var/lib/quorate")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "QUORATE_STATE_DIR",
+        hide_env_values = true,
+        default_value = "/var/lib/quorate"
+    )]
     state_dir: PathBuf,
     /// The folder for FederatedEtcd files
     #[arg(long, value_name = "DIR", default_value = "/etc/quorate/federations")]

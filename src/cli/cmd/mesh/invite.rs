@@ -27,7 +27,7 @@ Examples:
   $ quorate mesh invite --config quorate.yaml --listen 0.0.0.0:8445 --advertise east.example.com:8445")]
 pub(super) struct Invite {
     /// The configuration of this site
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", hide_env_values = true)]
     config: PathBuf,
     /// Where to wait for the other site [default: port 8445 on the address of this site]
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -51,7 +51,7 @@ Examples:
   $ quorate mesh accept --config quorate.yaml - < token       # not on the command line, where others could see it")]
 pub(super) struct Accept {
     /// The configuration of this site
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", hide_env_values = true)]
     config: PathBuf,
     /// How the other site's agent reaches ours [default: the agent port on the address of this site]
     #[arg(long, value_name = "HOST:PORT")]

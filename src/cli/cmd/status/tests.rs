@@ -110,6 +110,19 @@ fn one_federation_in_every_mood() {
     insta::assert_snapshot!("stopped", detail(&stopped(), false));
     insta::assert_snapshot!("unborn", detail(&unborn(), false));
     insta::assert_snapshot!("moving", detail(&moving(), false));
+    let mut leaderless = stopped();
+    leaderless.sites.iter_mut().for_each(|site| site.reachable = true);
+    insta::assert_snapshot!("stopped_for_sure", detail(&leaderless, false));
+    let divergent = fixture(|status| {
+        let same = quorate_core::condition::Condition {
+            kind: ConditionType::DivergentData,
+            status: ConditionStatus::True,
+            reason: "DivergentData".to_owned(),
+            message: "DivergentData: data of member 91bc3c398fb3c146 at site west differ from the others at one revision".to_owned(),
+        };
+        status.conditions.push(same);
+    });
+    insta::assert_snapshot!("divergent", detail(&divergent, false));
 }
 
 #[test]
