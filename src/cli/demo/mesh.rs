@@ -287,7 +287,7 @@ pub fn free(address: Ipv4Addr, ports: &[u16]) -> Result<()> {
     for port in ports {
         if let Err(error) = TcpListener::bind((address, *port)) {
             bail!(
-                "{address}:{port} cannot be used ({error}): stop what listens there (another demo or test?), then try again"
+                "{address}:{port} cannot be used ({error}): stop what listens there (another demo? give this one another --network), then try again"
             );
         }
     }

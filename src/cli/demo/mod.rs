@@ -45,14 +45,15 @@ pub struct Args {
     /// Four names of sites; the last one is the spare.
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_value = "east,west,north,south")]
     pub sites: Vec<String>,
+    /// Use the addresses 127.N.x.1, if 127.0.x.1 is taken by another demo.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub network: u8,
 }
 
 /// The federation of the demo.
 const FEDERATION: &str = "main";
 /// How long an agent may take to come up.
 const UP: Duration = Duration::from_secs(30);
-/// The second part of all addresses.
-const NETWORK: u8 = 0;
 
 /// Where it all happens.
 struct Stage {
@@ -62,6 +63,7 @@ struct Stage {
     spare: String,
     etcd: PathBuf,
     version: String,
+    network: u8,
     story: Story,
     clock: Clock,
 }
@@ -118,7 +120,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let mut hangup = signal(SignalKind::hangup())?;
     let plan = Plan {
         sites: args.sites.clone(),
-        network: NETWORK,
+        network: args.network,
         binary: std::env::current_exe().context("where is this program?")?,
         etcd: etcd.clone(),
         folder,
@@ -127,7 +129,16 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let mesh = Mesh::lay_out(plan)?;
     let drain = Drain::new();
     mesh.run.collect_dead(&drain);
-    let stage = Stage { mesh, sites: sites.to_vec(), spare: spare.clone(), etcd, version, story, clock };
+    let stage = Stage {
+        mesh,
+        sites: sites.to_vec(),
+        spare: spare.clone(),
+        etcd,
+        version,
+        network: args.network,
+        story,
+        clock,
+    };
     let play = async {
         match args.once {
             true => tour::run(&stage).await,

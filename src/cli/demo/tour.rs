@@ -14,7 +14,7 @@ use super::process::Kind;
 use super::verify::verify;
 use super::watch::{Statuses, Watch, member_ids, settled, table};
 use super::writer::{self, Gap, Writer, ms};
-use super::{FEDERATION, NETWORK, Stage, UP};
+use super::{FEDERATION, Stage, UP};
 
 /// How often the leader's site is killed, and the leader of the bare cluster: elections take a random time.
 const ROUNDS: usize = 5;
@@ -230,7 +230,7 @@ impl<'a> Tour<'a> {
             "bare etcd: heartbeat {} ms, election {} ms, as here",
             timers.heartbeat, timers.election
         ));
-        let bare = Bare::start(&mesh.run, etcd.clone(), NETWORK, timers)?;
+        let bare = Bare::start(&mesh.run, etcd.clone(), self.stage.network, timers)?;
         bare.healthy(QUORATE).await?;
         let bare_writer = Writer::start(bare.clients().await?, self.stage.clock);
         for round in 1..=ROUNDS {
