@@ -33,12 +33,13 @@ pub struct Site {
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
+    deadline: Duration,
 }
 
 impl Client {
     /// Uses this socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), deadline: DEADLINE }
     }
 
     /// The status of every federation that the agent knows.
@@ -63,9 +64,9 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {
-        let Ok(answer) = tokio::time::timeout(DEADLINE, self.exchange(path)).await else {
+        let Ok(answer) = tokio::time::timeout(self.deadline, self.exchange(path)).await else {
             let message =
-                format!("the agent at {} gave no answer within {DEADLINE:?}", self.socket.display());
+                format!("the agent at {} gave no answer within {:?}", self.socket.display(), self.deadline);
             let hint = "look at the agent's log; it may be stuck on a disk";
             return Err(Failure::message(Exit::Timeout, message).hint(hint));
         };
@@ -145,4 +146,37 @@ impl Client {
 /// The socket in a state folder.
 pub fn socket_in(state_dir: &Path) -> PathBuf {
     state_dir.join("agent.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_agent_that_is_not_there_is_unreachable() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = socket_in(folder.path());
+        let missing = Client::new(&socket).all().await.unwrap_err();
+        assert_eq!(missing.exit, Exit::Unreachable);
+        assert!(missing.to_string().contains("hint: start `quorate agent"), "{missing}");
+        // A socket that an agent left behind when it was killed.
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let left = Client::new(&socket).all().await.unwrap_err();
+        assert_eq!(left.exit, Exit::Unreachable);
+        assert!(left.to_string().contains("no agent listens"), "{left}");
+    }
+
+    #[tokio::test]
+    async fn one_that_hangs_up_is_unreachable_and_one_that_is_silent_takes_too_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = socket_in(folder.path());
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let client = Client::new(&socket);
+        let hang_up = async { drop(listener.accept().await.unwrap()) };
+        let (answer, ()) = tokio::join!(client.all(), hang_up);
+        assert_eq!(answer.unwrap_err().exit, Exit::Unreachable);
+        let client = Client { deadline: Duration::from_millis(50), ..client };
+        let (answer, _held) = tokio::join!(client.all(), listener.accept());
+        assert_eq!(answer.unwrap_err().exit, Exit::Timeout);
+    }
 }
