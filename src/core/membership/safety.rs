@@ -192,7 +192,17 @@ pub fn i4_domain_bound(p: Proposed<'_>) -> Verdict {
         let (now, _) = concentration(&p.view.voters(), zones);
         let (next, worst) = concentration(&then, zones);
         // A dead voter weighs in no quorum: taking it out changes numbers, not what a loss can do.
-        if next > now.max(0).max(goal) + even && !dead {
+        if dead {
+            continue;
+        }
+        // What the even state may add is lent, not given: leaving it gives it back, if another voter's leaving would.
+        let lent = (now - 1).max(0).max(goal);
+        let better = |m: &&MemberView| {
+            let without = p.view.voters().filter(|other| other.id != m.id).collect::<Vec<_>>();
+            concentration(&without.iter().copied(), zones).0 < next
+        };
+        let keeps = leaves.is_some() && even == 0 && next > lent && p.view.voters().any(|m| better(&m));
+        if keeps || next > now.max(0).max(goal) + even {
             let holds = u64::try_from(next).unwrap_or(0);
             return Err(Reason::new(Code::DomainBound).maybe_site(worst.as_ref()).numbers(holds, 0));
         }

@@ -225,18 +225,21 @@ fn illegal_step(rule: Rule, view: &View, wish: &Wish) -> Option<Result<(), Reaso
             remove(gone)
         }
         Rule::I4 => {
-            if v.voters().count() != 3 || v.members.iter().any(|m| m.site() == v.members[0].site() && m.id != v.members[0].id) {
+            // One site has two of four voters; without one of the others it would have two of three.
+            let same = |a: &crate::federation::view::MemberView, b: &crate::federation::view::MemberView| a.site() == b.site();
+            let spread = v.members.len() == 3 && !v.members.iter().skip(1).any(|m| same(m, &v.members[0]));
+            let wished = |name: &crate::id::SiteName| wish.slots.iter().filter(|slot| slot.site == *name).count() == 1;
+            let apart = spread && !same(&v.members[1], &v.members[2]) && wish.slots.len() == 3;
+            if !apart || !wish.slots.iter().all(|slot| wished(&slot.site)) {
                 return None;
             }
-            // Two more voters beside the first one, so that its site holds a majority.
+            let goes = v.members.iter().skip(1).find(|m| m.id != leader)?.id;
             let mut second = learner.clone();
-            second.id = MemberId(second.id.0 ^ 0xff00);
             second.learner = false;
+            second.says_learner = Some(false);
             second.slot.clone_from(&v.members[0].slot);
-            learner.slot.clone_from(&v.members[0].slot);
             v.members.push(second);
-            fit(&mut v, &learner);
-            StepKind::Promote { member: learner.id }
+            remove(goes)
         }
         Rule::I6 => {
             let kind = add(&slot);

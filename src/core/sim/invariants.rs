@@ -292,7 +292,16 @@ fn i4_domain_bound(w: &World, before: &Conf, after: &Conf) -> Option<String> {
     let even = i64::from(after.voter_count() % 2 == 0);
     let dead = before.voters().any(|at| !after.has(at) && (w.truth.lost(&cluster.nodes[at]) || !cluster.nodes[at].running));
     let (was, is) = (worst(before), worst(after));
-    (!dead && is > was.max(0).max(goal) + even).then(|| format!("concentration rose from {was} to {is}"))
+    let left = before.voter_count() > after.voter_count() && even == 0 && is > (was - 1).max(0).max(goal);
+    let better = |gone: At| {
+        let at = |s: usize| before.voters().filter(|at| *at != gone && cluster.nodes[*at].site == s).count();
+        let most = (0..w.sites.len()).map(at).max().unwrap_or(0);
+        let n = after.voter_count();
+        i64::try_from(most).unwrap_or(0) - i64::try_from(n - quorum(n)).unwrap_or(0) < is
+    };
+    let kept = left && before.voters().any(better);
+    (!dead && (kept || is > was.max(0).max(goal) + even))
+        .then(|| format!("concentration rose from {was} to {is}"))
 }
 
 fn i6_ids_are_used_once(w: &World) -> Option<String> {
