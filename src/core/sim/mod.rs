@@ -19,4 +19,6 @@ pub mod run;
 pub mod scenario;
 pub mod shrink;
 pub mod site;
+#[cfg(test)]
+mod tests;
 pub mod world;

@@ -99,6 +99,13 @@ impl Scenario {
         Self::of(name, key, sites, first, wanted)
     }
 
+    /// Seven voters at five sites, one of which is lost: the benchmark's.
+    pub fn seven() -> Option<Self> {
+        let key = FederationKey { namespace: ObjectName::new("etcd").ok()?, name: ObjectName::new("main").ok()? };
+        let sites: &[(&str, u32)] = &[("a", 2), ("b", 2), ("c", 1), ("d", 1), ("e", 1)];
+        Self::of("seven", key, 5, sites, sites)
+    }
+
     fn of(
         name: &'static str,
         key: FederationKey,
