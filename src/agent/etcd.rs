@@ -20,7 +20,7 @@ use crate::ports::{DataHash, Etcd, Target};
 /// Status is answered from memory: a member that needs longer is not well.
 const LOOK: Duration = Duration::from_millis(1_500);
 /// Hashing reads the whole database.
-const HASH: Duration = Duration::from_secs(60);
+const HASH: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
@@ -115,7 +115,9 @@ impl EtcdPorts {
 
     fn open(&self, uid: Uid, site: &SiteName, url: &PeerUrl) -> Result<PeerPort, String> {
         let pair = Pair::at(&self.folder, "probe");
-        self.pki.ensure(&Leaf::Probe { uid: uid.to_string() }, &pair).map_err(|error| crate::chain(&error))?;
+        self.pki
+            .ensure(&Leaf::Probe { uid: uid.to_string() }, &pair)
+            .map_err(|error| crate::chain(&error))?;
         let roots = self.pki.trust().peer_path(site.as_str());
         let tls = EtcdTls::load(roots, pair).map_err(|error| crate::chain(&error))?;
         PeerPort::new(&url.0, tls).map_err(|error| crate::chain(&error))
@@ -123,7 +125,9 @@ impl EtcdPorts {
 
     async fn ready(&self, slot: &Slot) -> bool {
         let Listen { address, metrics, .. } = (self.listens)(slot);
-        tokio::time::timeout(LOOK, ready(SocketAddr::new(address, metrics))).await.is_ok_and(|ready| ready.is_ok())
+        tokio::time::timeout(LOOK, ready(SocketAddr::new(address, metrics)))
+            .await
+            .is_ok_and(|ready| ready.is_ok())
     }
 }
 
@@ -155,7 +159,8 @@ impl Etcd for EtcdPorts {
         // A learner refuses this: what it knows of the list decides nothing.
         let list = list.ok();
         if let Some(list) = &list {
-            let mut urls: Vec<String> = list.members.iter().flat_map(|m| m.client_urls.iter().cloned()).collect();
+            let mut urls: Vec<String> =
+                list.members.iter().flat_map(|m| m.client_urls.iter().cloned()).collect();
             urls.sort();
             *lock(&self.endpoints) = urls;
         }

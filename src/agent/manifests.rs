@@ -47,7 +47,10 @@ impl Folder {
         let files = match read(&self.path) {
             Ok(files) if !files.is_empty() => files,
             Ok(_) => {
-                self.note(BTreeMap::from([(self.path.clone(), "no *.yaml file in it; nothing is changed".to_owned())]));
+                self.note(BTreeMap::from([(
+                    self.path.clone(),
+                    "no *.yaml file in it; nothing is changed".to_owned(),
+                )]));
                 return Changes::default();
             }
             Err(error) => {
@@ -62,22 +65,27 @@ impl Folder {
         let mut found: BTreeMap<FederationKey, (PathBuf, Arc<Manifest>)> = BTreeMap::new();
         for (path, text) in &files {
             let mut problem = |text: String| {
-                problems.entry(path.clone()).and_modify(|all: &mut String| *all = format!("{all}; {text}")).or_insert(text);
+                problems
+                    .entry(path.clone())
+                    .and_modify(|all: &mut String| *all = format!("{all}; {text}"))
+                    .or_insert(text);
             };
-            let documents = match std::str::from_utf8(text) {
-                Ok(text) => manifest::parse_each(text),
-                Err(_) => {
-                    problem("it is not UTF-8".to_owned());
-                    continue;
-                }
+            let Ok(text) = std::str::from_utf8(text) else {
+                problem("it is not UTF-8, or too large".to_owned());
+                continue;
             };
+            let documents = manifest::parse_each(text);
             match documents {
                 Ok(documents) => {
                     for document in documents {
                         match document {
                             Ok(manifest) => match found.get(&manifest.key) {
                                 Some((other, _)) => {
-                                    problem(format!("{} is described in {} already", manifest.key, other.display()));
+                                    problem(format!(
+                                        "{} is described in {} already",
+                                        manifest.key,
+                                        other.display()
+                                    ));
                                 }
                                 None => {
                                     found.insert(manifest.key.clone(), (path.clone(), Arc::new(manifest)));

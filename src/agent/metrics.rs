@@ -75,20 +75,37 @@ impl Default for Metrics {
         }
         let intents = add!("intents", "Steps by kind and how they ended", Family::default());
         let refusals = add!("refusals", "Waits and refusals by reason", Family::default());
-        let rejected = add!("rejected_plans", "Steps that the independent check refused: bugs", Family::default());
+        let rejected =
+            add!("rejected_plans", "Steps that the independent check refused: bugs", Family::default());
         let events = add!("events", "Transitions by kind", Family::default());
         let voters = add!("voters", "Voters of a federation", Family::default());
         let alive = add!("voters_alive", "Alive voters of a federation", Family::default());
-        let margin = add!("margin", "Alive voters minus quorum; negative means quorum lost", Family::default());
+        let margin =
+            add!("margin", "Alive voters minus quorum; negative means quorum lost", Family::default());
         let leads = add!("leader", "Whether a member of this site leads", Family::default());
         let restarts = add!("supervisor_restarts", "Supervisors that were started again", Counter::default());
         let seconds = || exponential_buckets(0.000_1, 4.0, 9);
         let loop_seconds = Histogram::new(seconds());
-        registry.register_with_unit("loop", "One turn of a federation's loop", Unit::Seconds, loop_seconds.clone());
+        registry.register_with_unit(
+            "loop",
+            "One turn of a federation's loop",
+            Unit::Seconds,
+            loop_seconds.clone(),
+        );
         let peer_age = Family::default();
-        registry.register_with_unit("peer_age", "Age of what a peer said last", Unit::Seconds, peer_age.clone());
+        registry.register_with_unit(
+            "peer_age",
+            "Age of what a peer said last",
+            Unit::Seconds,
+            peer_age.clone(),
+        );
         let peer_rtt = Family::default();
-        registry.register_with_unit("peer_rtt", "Round-trip time to a peer's agent", Unit::Seconds, peer_rtt.clone());
+        registry.register_with_unit(
+            "peer_rtt",
+            "Round-trip time to a peer's agent",
+            Unit::Seconds,
+            peer_rtt.clone(),
+        );
         let certificates = Family::default();
         let help = "Time until a certificate ends";
         registry.register_with_unit("certificate_expiry", help, Unit::Seconds, certificates.clone());

@@ -53,7 +53,8 @@ pub trait Etcd: Send + Sync + 'static {
     /// Looks at a member's peer port; the round-trip time in microseconds if all is as expected.
     fn probe(&self, target: &Target) -> impl Future<Output = Option<u32>> + Send;
     /// The hash of any member's data at a revision, from its peer port.
-    fn peer_hash(&self, target: &Target, revision: Revision) -> impl Future<Output = Option<DataHash>> + Send;
+    fn peer_hash(&self, target: &Target, revision: Revision)
+    -> impl Future<Output = Option<DataHash>> + Send;
     /// The client URLs of all members, as an own member listed them last.
     fn endpoints(&self) -> Vec<String>;
 }

@@ -176,7 +176,8 @@ impl Registry {
 
     /// Ends all supervisors and their etcds.
     pub async fn stop_members(&self) {
-        let runtimes: Vec<_> = lock(&self.running).values().map(|running| Arc::clone(&running.runtime)).collect();
+        let runtimes: Vec<_> =
+            lock(&self.running).values().map(|running| Arc::clone(&running.runtime)).collect();
         futures::future::join_all(runtimes.iter().map(|runtime| runtime.stop_all())).await;
     }
 

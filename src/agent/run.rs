@@ -116,8 +116,8 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
     let mesh_listener = listen(SocketAddr::new(config.address, config.ports.agent)).await?;
     let http_listener = listen(SocketAddr::new(config.address, config.ports.http)).await?;
     let socket_path = config.socket();
-    let socket = http::socket(&socket_path)
-        .map_err(|source| Error::Socket { path: socket_path.clone(), source })?;
+    let socket =
+        http::socket(&socket_path).map_err(|source| Error::Socket { path: socket_path.clone(), source })?;
     let parts = Parts {
         config: Arc::clone(&config),
         pki: pki.clone(),
@@ -147,7 +147,15 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
     registry.done("records are read");
     let router = peers::router(Arc::clone(&mesh), drain.clone());
     let (limits, counters) = (Limits::default(), Arc::default());
-    drain.spawn(transport::serve(mesh_listener, tls, Admit::AnyAgent, router, limits, counters, drain.clone()));
+    drain.spawn(transport::serve(
+        mesh_listener,
+        tls,
+        Admit::AnyAgent,
+        router,
+        limits,
+        counters,
+        drain.clone(),
+    ));
     mesh.start(&drain);
     let looking = manifests(Arc::clone(&registry), config.manifests.clone());
     drain.spawn_until(looking);
@@ -197,11 +205,14 @@ async fn manifests(registry: Arc<Registry>, path: PathBuf) {
 async fn renew(pki: SitePki, tls: TlsStore, metrics: Arc<Metrics>) {
     loop {
         let mine = pki.clone();
-        let renewed = tokio::task::spawn_blocking(move || mine.ensure(&pki::Leaf::Agent, &mine.agent_pair())).await;
+        let renewed =
+            tokio::task::spawn_blocking(move || mine.ensure(&pki::Leaf::Agent, &mine.agent_pair())).await;
         match renewed {
             Ok(Ok(true)) => drop(tls.reload()),
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => tracing::error!(error = crate::chain(&error), "the agent's certificate cannot be renewed"),
+            Ok(Err(error)) => {
+                tracing::error!(error = crate::chain(&error), "the agent's certificate cannot be renewed");
+            }
             Err(error) => tracing::error!(%error, "the agent's certificate cannot be looked at"),
         }
         let now = i64::try_from(Clock::unix_seconds()).unwrap_or(i64::MAX);

@@ -1,7 +1,8 @@
 //! The status of a federation as people and other programs read it: the CR's `.status`, and the JSON API.
 
 use quorate_core::condition::{
-    self, ArithmeticStatus, BackupStatus, Condition, ConditionStatus, ConditionType, MemberStatus, SiteStatus, Status,
+    self, ArithmeticStatus, BackupStatus, Condition, ConditionStatus, ConditionType, MemberStatus,
+    SiteStatus, Status,
 };
 use quorate_core::federation::member::IncarnationState;
 use quorate_core::federation::observed::{Heard, SiteObservation};
@@ -64,7 +65,8 @@ pub fn unborn(
     waits: Option<&Reason>,
 ) -> Status {
     let site = |name: &SiteName| {
-        let found = heard.iter().find(|(n, h)| n == name && h.age_ms < quorate_core::federation::view::HEARD_MS);
+        let found =
+            heard.iter().find(|(n, h)| n == name && h.age_ms < quorate_core::federation::view::HEARD_MS);
         SiteStatus {
             name: name.to_string(),
             reachable: found.is_some(),
@@ -75,7 +77,8 @@ pub fn unborn(
         Some(reason) => (reason.code.name().to_owned(), reason.to_string()),
         None => ("Bootstrapping".to_owned(), "the first member is being started".to_owned()),
     };
-    let condition = |kind, status| Condition { kind, status, reason: reason.clone(), message: message.clone() };
+    let condition =
+        |kind, status| Condition { kind, status, reason: reason.clone(), message: message.clone() };
     Status {
         conditions: vec![
             condition(ConditionType::Ready, ConditionStatus::False),
@@ -127,7 +130,8 @@ pub fn without_record(status: Status, reason: &Reason, why: &str) -> Status {
         reason: Code::NoRecord.name().to_owned(),
         message: format!("{reason}: {why}"),
     };
-    let mut conditions: Vec<_> = status.conditions.into_iter().filter(|c| c.kind != ConditionType::Ready).collect();
+    let mut conditions: Vec<_> =
+        status.conditions.into_iter().filter(|c| c.kind != ConditionType::Ready).collect();
     conditions.push(condition);
     conditions.sort_by_key(|c| c.kind);
     Status { conditions, decision: reason.to_string(), reason: Some(reason.clone()), ..status }

@@ -77,7 +77,9 @@ impl StateFolder {
                     ("mesh", found.mesh, fixed.mesh.clone()),
                     ("trustDomain", found.trust_domain, fixed.trust_domain.clone()),
                 ];
-                if let Some((field, theirs, ours)) = pairs.into_iter().find(|(_, theirs, ours)| theirs != ours) {
+                if let Some((field, theirs, ours)) =
+                    pairs.into_iter().find(|(_, theirs, ours)| theirs != ours)
+                {
                     return Err(Error::OtherSite { path, field, theirs, ours });
                 }
             }
@@ -90,7 +92,10 @@ impl StateFolder {
         let Ok(entries) = fs::read_dir(self.root.join("federations")) else { return Vec::new() };
         let key = |name: &str| {
             let (namespace, name) = name.split_once('.')?;
-            Some(FederationKey { namespace: ObjectName::new(namespace).ok()?, name: ObjectName::new(name).ok()? })
+            Some(FederationKey {
+                namespace: ObjectName::new(namespace).ok()?,
+                name: ObjectName::new(name).ok()?,
+            })
         };
         entries.flatten().filter_map(|entry| key(&entry.file_name().to_string_lossy())).collect()
     }

@@ -54,7 +54,10 @@ impl<W: World> Federation<W> {
                         let new = next != self.record;
                         if self.persist(next).await {
                             if new {
-                                self.event("Voted", format!("for seed {} in epoch {}", ballot.seed, ballot.epoch));
+                                self.event(
+                                    "Voted",
+                                    format!("for seed {} in epoch {}", ballot.seed, ballot.epoch),
+                                );
                             }
                             Ok(self.record.summary())
                         } else {
@@ -78,7 +81,9 @@ impl<W: World> Federation<W> {
                     Err(reason) => Err(reason),
                 };
                 match &ack {
-                    Ok(_) => self.event("IntentAcknowledged", format!("{} (number {})", intent.kind, intent.seq)),
+                    Ok(_) => {
+                        self.event("IntentAcknowledged", format!("{} (number {})", intent.kind, intent.seq));
+                    }
                     Err(reason) => {
                         self.metrics.refused(reason.code.name());
                         tracing::warn!(federation = %self.names.federation, peer = %site, %reason, "intent refused");

@@ -30,6 +30,13 @@ pub(super) struct Asking {
 impl<W: World> Federation<W> {
     /// One move towards birth; true if the record changed.
     pub(super) async fn born(&mut self) -> bool {
+        if self.record.uid.is_none() && self.record.incarnations.is_empty() && self.listed_here() {
+            // A member was added for this site, which nobody does before its agent has acknowledged it.
+            let why = "other sites list a member of this one, but there is no record of it";
+            self.event("NoRecord", why.to_owned());
+            self.missing = Some(why.to_owned());
+            return true;
+        }
         let Some(own) = self.own.clone() else {
             self.ballot.waits = None;
             self.last.may_seed = false;
@@ -70,7 +77,10 @@ impl<W: World> Federation<W> {
                 let next = ballot::join(&self.record, joining, own.digest, &own.spec);
                 let joined = self.persist(next).await;
                 if joined {
-                    self.event("Joined", format!("bound to federation {} of epoch {}", joining.uid, self.record.epoch));
+                    self.event(
+                        "Joined",
+                        format!("bound to federation {} of epoch {}", joining.uid, self.record.epoch),
+                    );
                 }
                 joined
             }

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_core::ballot;
-use quorate_core::federation::member::{Grant, GrantKind, Incarnation, IncarnationState, OutsideMark};
+use quorate_core::federation::member::{
+    Grant, GrantKind, Incarnation, IncarnationState, MemberReport, OutsideMark, Process,
+};
 use quorate_core::federation::observed::Seeded;
 use quorate_core::id::{Digest, IncarnationId, Slot};
 use quorate_core::node::{self, Local, LocalAction};
+use quorate_core::reason::Code;
 
 use super::{Event, Federation};
 use crate::ports::{Fault, Records as _, Runtime as _, Supervised, World};
@@ -42,12 +45,17 @@ enum Done {
     Other(&'static str),
 }
 
+fn waits_for_mark(report: &MemberReport) -> bool {
+    matches!(&report.process, Process::Quarantined(reason) if reason.code == Code::HighWaterMissing)
+}
+
 impl<W: World> Federation<W> {
     /// One local action; true if the record changed.
     pub(super) async fn tend(&mut self) -> bool {
         if self.record.uid.is_none() || self.local.busy || self.now() < self.local.again_at {
             return false;
         }
+        self.renew_marks().await;
         let Some(action) = self.next_local() else { return false };
         match action {
             LocalAction::Plan(slot) => {
@@ -79,7 +87,10 @@ impl<W: World> Federation<W> {
                 if let Some(slot) = slot {
                     let runtime = Arc::clone(&self.ports.runtime);
                     self.event("Archiving", format!("incarnation {id} of {slot}: {reason}"));
-                    self.begin(Done::Other("archive"), async move { runtime.stop(&slot, id, Some(reason)).await });
+                    self.begin(
+                        Done::Other("archive"),
+                        async move { runtime.stop(&slot, id, Some(reason)).await },
+                    );
                 }
                 false
             }
@@ -93,7 +104,11 @@ impl<W: World> Federation<W> {
 
     fn next_local(&self) -> Option<LocalAction> {
         let (spec, layout) = self.spec()?;
-        let reports = self.ports.runtime.reports();
+        let mut reports = self.ports.runtime.reports();
+        for report in reports.iter_mut().filter(|report| waits_for_mark(report)) {
+            // Not a refusal: it starts as soon as the mark is there.
+            report.process = Process::Unknown;
+        }
         let urls = self.urls();
         let view = self.last.view.as_ref().filter(|view| view.leader.is_some());
         let list = view.and_then(|view| Some((view.list.as_ref()?, view.term)));
@@ -111,6 +126,17 @@ impl<W: World> Federation<W> {
         })
     }
 
+    /// A supervisor that waits for a lost mark gets it again, from the record: that says as much.
+    async fn renew_marks(&mut self) {
+        for report in self.ports.runtime.reports().iter().filter(|report| waits_for_mark(report)) {
+            let here = report.incarnation.as_ref().map(|i| i.id);
+            let known = self.record.incarnations.iter().find(|i| Some(i.id) == here);
+            if let Some(i) = known.filter(|i| i.state < IncarnationState::Removing).cloned() {
+                self.mark_outside(&i).await;
+            }
+        }
+    }
+
     /// The digest that all alive voters answer themselves.
     fn settled(&self) -> Option<Digest> {
         let view = self.last.view.as_ref()?;
@@ -123,7 +149,9 @@ impl<W: World> Federation<W> {
     async fn mark(&mut self, id: IncarnationId, state: IncarnationState) -> bool {
         let Some(old) = self.record.incarnations.iter().find(|i| i.id == id).cloned() else { return false };
         // `Started` is told outside the volume only after the grant: the guard takes it for proof that etcd ran.
-        if state != IncarnationState::Started && !self.mark_outside(&Incarnation { state, ..old.clone() }).await {
+        if state != IncarnationState::Started
+            && !self.mark_outside(&Incarnation { state, ..old.clone() }).await
+        {
             return false;
         }
         let next = node::with(&self.record, id, |i| i.state = state);
@@ -134,7 +162,10 @@ impl<W: World> Federation<W> {
         let member = old.member.map_or_else(|| "not yet known".to_owned(), |m| m.to_string());
         match state {
             IncarnationState::Lost => {
-                self.event("SlotLost", format!("{}: the data of member {member} are lost; it is replaced", old.slot));
+                self.event(
+                    "SlotLost",
+                    format!("{}: the data of member {member} are lost; it is replaced", old.slot),
+                );
             }
             IncarnationState::Removed => {
                 self.event("MemberRemoved", format!("{}: member {member} is no longer listed", old.slot));
@@ -168,7 +199,12 @@ impl<W: World> Federation<W> {
         let next = ballot::learn(&born, seeded);
         let persisted = self.persist(next).await;
         if persisted {
-            let text = format!("cluster {} is born in epoch {} with member {}", seeded.cluster, self.epoch(), seeded.member);
+            let text = format!(
+                "cluster {} is born in epoch {} with member {}",
+                seeded.cluster,
+                self.epoch(),
+                seeded.member
+            );
             self.event("Seeded", text);
             self.look.soon();
         }
@@ -184,7 +220,9 @@ impl<W: World> Federation<W> {
     }
 
     async fn grant(&mut self, grant: Grant) {
-        let Some(i) = self.record.incarnations.iter().find(|i| i.id == grant.incarnation).cloned() else { return };
+        let Some(i) = self.record.incarnations.iter().find(|i| i.id == grant.incarnation).cloned() else {
+            return;
+        };
         // A directory without any mark outside is not started again: before a first start the mark says less than
         // `Started`, after it at least that.
         let first = grant.kind != GrantKind::Resume;

@@ -7,7 +7,9 @@ use quorate_api::manifest::Manifest;
 use quorate_core::ballot::Ballot;
 use quorate_core::condition::Status;
 use quorate_core::executor::Answer;
-use quorate_core::federation::observed::{DataCheck, MemberList, RecordSummary, SiteObservation, Status as Seen};
+use quorate_core::federation::observed::{
+    DataCheck, MemberList, RecordSummary, SiteObservation, Status as Seen,
+};
 use quorate_core::federation::view::View;
 use quorate_core::id::{FederationKey, MemberId, PeerUrl, SiteName, Slot, Term};
 use quorate_core::intent::record::Record;
@@ -86,8 +88,15 @@ pub enum Message {
 /// Something that was started is over.
 pub(crate) enum Event {
     Sampled(Box<Sampled>),
-    Probed { member: MemberId, rtt_us: Option<u32> },
-    Compared { member: MemberId, as_voter: bool, check: Option<DataCheck> },
+    Probed {
+        member: MemberId,
+        rtt_us: Option<u32>,
+    },
+    Compared {
+        member: MemberId,
+        as_voter: bool,
+        check: Option<DataCheck>,
+    },
     Voted(Answers<Result<RecordSummary, Reason>>),
     Local(LocalDone),
     Effect(Box<Answer>),
@@ -127,7 +136,10 @@ impl Names {
 
 impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Names").field("site", &self.site).field("federation", &self.federation).finish_non_exhaustive()
+        f.debug_struct("Names")
+            .field("site", &self.site)
+            .field("federation", &self.federation)
+            .finish_non_exhaustive()
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod answer;
 mod ballot;
+mod effects;
 mod execute;
 mod local;
 mod message;
@@ -13,6 +14,9 @@ mod observe;
 mod publish;
 mod recover;
 mod watermark;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -37,8 +41,8 @@ use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
 use crate::ports::{Clock as _, Loaded, Ports, Records as _, Rng as _, Runtime as _, Sender, World};
-pub use message::{Handle, Message, Question, Reply, Snapshot};
 pub(crate) use message::{Event, Names};
+pub use message::{Handle, Message, Question, Reply, Snapshot};
 
 /// Between two looks at everything while something is wished or wrong.
 const BUSY: Duration = Duration::from_millis(250);
@@ -94,10 +98,14 @@ impl<W: World> Federation<W> {
         let now = ports.clock.now_ms();
         let empty = Record::new(names.federation.clone());
         let (record, record_version, missing) = match ports.records.load().await {
-            Loaded::Found(record, version) if record.federation == names.federation => (*record, version, None),
-            Loaded::Found(record, _) => {
-                (empty, 0, Some(format!("the record is that of {}; put it back where it was", record.federation)))
+            Loaded::Found(record, version) if record.federation == names.federation => {
+                (*record, version, None)
             }
+            Loaded::Found(record, _) => (
+                empty,
+                0,
+                Some(format!("the record is that of {}; put it back where it was", record.federation)),
+            ),
             Loaded::Fresh => (empty, 0, None),
             Loaded::Missing => (empty, 0, Some("member volumes are here, but no record.json".to_owned())),
             Loaded::Unreadable(why) => (empty, 0, Some(why)),
@@ -191,7 +199,9 @@ impl<W: World> Federation<W> {
         }
         self.decide().await;
         self.say();
-        self.metrics.loop_seconds.observe(Duration::from_millis(self.now().saturating_sub(began)).as_secs_f64());
+        self.metrics
+            .loop_seconds
+            .observe(Duration::from_millis(self.now().saturating_sub(began)).as_secs_f64());
     }
 
     /// What is heard from outside the task.
@@ -267,7 +277,8 @@ impl<W: World> Federation<W> {
         let pending = own.filter(|own| own.digest != effective.digest).map(|own| {
             let lost = |site: &&SiteName| {
                 let view = self.last.view.as_ref();
-                let mut here = view.iter().flat_map(|v| v.members.iter()).filter(|m| m.site() == Some(*site)).peekable();
+                let mut here =
+                    view.iter().flat_map(|v| v.members.iter()).filter(|m| m.site() == Some(*site)).peekable();
                 here.peek().is_some() && here.all(|m| lost_members.contains(&m.id))
             };
             let sites: Vec<SiteName> = own.spec.sites().cloned().collect();
@@ -308,7 +319,8 @@ impl<W: World> Federation<W> {
             self.own.as_ref().map(|own| &own.spec),
             self.record.intent.as_ref().and_then(|held| held.intent.spec.as_ref()),
         ];
-        let mut sites: Vec<SiteName> = specs.into_iter().flatten().flat_map(|spec| spec.sites().cloned()).collect();
+        let mut sites: Vec<SiteName> =
+            specs.into_iter().flatten().flat_map(|spec| spec.sites().cloned()).collect();
         let view = self.last.view.as_ref();
         sites.extend(view.iter().flat_map(|v| v.members.iter()).filter_map(|m| m.site().cloned()));
         let executors = self.record.intent.iter().filter(|held| held.open());
@@ -325,9 +337,15 @@ impl<W: World> Federation<W> {
     /// Whether everybody has to look every second (safety.md 2.2).
     fn wants(&self, view: &View, wish: &Wish) -> bool {
         let as_wished = view.voters().count() == wish.slots.len()
-            && view.voters().all(|m| m.life.alive() && m.slot.as_ref().is_some_and(|slot| wish.slots.contains(slot)))
+            && view
+                .voters()
+                .all(|m| m.life.alive() && m.slot.as_ref().is_some_and(|slot| wish.slots.contains(slot)))
             && view.learners().next().is_none();
-        !as_wished || wish.pending.is_some() || view.open.is_some() || self.run.active() || !self.decided(view)
+        !as_wished
+            || wish.pending.is_some()
+            || view.open.is_some()
+            || self.run.active()
+            || !self.decided(view)
     }
 
     fn decided(&self, view: &View) -> bool {
@@ -360,7 +378,8 @@ impl<W: World> Federation<W> {
     fn urls(&self) -> Vec<(Slot, PeerUrl)> {
         let layout = self.spec().map(|(_, layout)| layout.slots).unwrap_or_default();
         let lives = self.record.incarnations.iter().map(|i| i.slot.clone());
-        let mut slots: Vec<Slot> = layout.into_iter().chain(lives).filter(|s| s.site == self.names.site).collect();
+        let mut slots: Vec<Slot> =
+            layout.into_iter().chain(lives).filter(|s| s.site == self.names.site).collect();
         slots.sort();
         slots.dedup();
         slots.into_iter().map(|slot| (slot.clone(), self.names.peer_url(&slot))).collect()
@@ -381,7 +400,9 @@ impl<W: World> Federation<W> {
 pub(crate) fn waiting(next: &BallotMove) -> Option<Reason> {
     match next {
         BallotMove::Wait(reason) => Some(reason.clone()),
-        BallotMove::AskVotes(_, missing) => Some(Reason::new(Code::WaitingForClusters).maybe_site(missing.first())),
+        BallotMove::AskVotes(_, missing) => {
+            Some(Reason::new(Code::WaitingForClusters).maybe_site(missing.first()))
+        }
         BallotMove::Mint { .. }
         | BallotMove::Seed(_)
         | BallotMove::Learn(_)

@@ -113,7 +113,8 @@ impl<W: World> Federation<W> {
     fn sample(&mut self, now: u64) {
         self.look.sampling = true;
         self.look.due = now + if self.busy() { SAMPLE_BUSY_MS } else { SAMPLE_CALM_MS };
-        let running = |process: &Process| matches!(process, Process::Running | Process::Starting | Process::Unknown);
+        let running =
+            |process: &Process| matches!(process, Process::Running | Process::Starting | Process::Unknown);
         let reports = self.ports.runtime.reports();
         let slots: Vec<Slot> = reports.into_iter().filter(|r| running(&r.process)).map(|r| r.slot).collect();
         let etcd = Arc::clone(&self.ports.etcd);
@@ -129,7 +130,8 @@ impl<W: World> Federation<W> {
                 Some((slot, Some(status))) => {
                     // The commit index was read with the status, before anybody else was asked (safety.md 2.2).
                     let read = tokio::time::timeout(LIST_LIMIT, etcd.list(slot)).await.ok().flatten();
-                    read.filter(|(_, term)| *term == status.term).map(|(list, term)| (slot.clone(), list, term))
+                    read.filter(|(_, term)| *term == status.term)
+                        .map(|(list, term)| (slot.clone(), list, term))
                 }
                 _ => None,
             };
@@ -141,7 +143,8 @@ impl<W: World> Federation<W> {
         let Sampled { true_at, statuses, leading } = *sampled;
         self.look.sampling = false;
         self.look.true_at = true_at;
-        self.look.statuses = statuses.into_iter().filter_map(|(slot, status)| Some((slot, status?))).collect();
+        self.look.statuses =
+            statuses.into_iter().filter_map(|(slot, status)| Some((slot, status?))).collect();
         let before = self.look.claim.as_ref().map(|(_, member, term, list)| (*member, *term, list.digest()));
         self.look.claim = leading.and_then(|(slot, list, term)| {
             let member = self.look.statuses.get(&slot)?.member;
@@ -197,9 +200,10 @@ impl<W: World> Federation<W> {
 
     fn local_members(&self, reports: &[quorate_core::federation::member::MemberReport]) -> Vec<LocalMember> {
         use quorate_core::federation::member::IncarnationState::Removed;
-        let incarnations = self.record.incarnations.iter().filter(|i| {
-            i.state != Removed && i.member.is_some_and(|id| !self.record.removed.contains(&id))
-        });
+        let incarnations =
+            self.record.incarnations.iter().filter(|i| {
+                i.state != Removed && i.member.is_some_and(|id| !self.record.removed.contains(&id))
+            });
         let member = |i: &quorate_core::federation::member::Incarnation| {
             let report = reports.iter().find(|r| r.slot == i.slot);
             let here = report.filter(|r| r.incarnation.as_ref().is_some_and(|there| there.id == i.id));
@@ -220,7 +224,8 @@ impl<W: World> Federation<W> {
     fn claim(&self) -> Option<LeaderClaim> {
         let (slot, member, term, list) = self.look.claim.as_ref()?;
         let commit = self.look.statuses.get(slot)?.index;
-        let checks = self.look.checks.values().filter(|c| list.get(c.member).is_some_and(|m| m.learner != c.as_voter));
+        let checks =
+            self.look.checks.values().filter(|c| list.get(c.member).is_some_and(|m| m.learner != c.as_voter));
         Some(LeaderClaim {
             member: *member,
             term: *term,
@@ -239,7 +244,8 @@ impl<W: World> Federation<W> {
 
     fn target(&self, member: &ListedMember) -> Option<Target> {
         let known = self.last.view.as_ref().and_then(|view| view.site_of(member.id)).cloned();
-        let site = known.or_else(|| member.peer_url.slot(&self.names.federation.name).map(|(site, _)| site))?;
+        let site =
+            known.or_else(|| member.peer_url.slot(&self.names.federation.name).map(|(site, _)| site))?;
         Some(Target {
             uid: self.record.uid?,
             site,
@@ -275,19 +281,16 @@ impl<W: World> Federation<W> {
         let now = self.now();
         let Some(row) = self.look.links.get_mut(&member) else { return };
         row.probing = false;
-        match rtt_us {
-            Some(rtt) => {
-                row.misses = 0;
-                row.good_since.get_or_insert(now);
-                // A number that trembles would be a change with each probe: only a clear one counts.
-                if rtt.abs_diff(row.rtt_us) > row.rtt_us / 2 + 1_000 || row.rtt_us == 0 {
-                    row.rtt_us = rtt.max(1);
-                }
-            }
-            None => {
-                row.misses = row.misses.saturating_add(1).min(1_000);
-                row.good_since = None;
-            }
+        let Some(rtt) = rtt_us else {
+            row.misses = row.misses.saturating_add(1).min(1_000);
+            row.good_since = None;
+            return;
+        };
+        row.misses = 0;
+        row.good_since.get_or_insert(now);
+        // A number that trembles would be a change with each probe: only a clear one counts.
+        if rtt.abs_diff(row.rtt_us) > row.rtt_us / 2 + 1_000 || row.rtt_us == 0 {
+            row.rtt_us = rtt.max(1);
         }
     }
 
@@ -335,7 +338,10 @@ impl<W: World> Federation<W> {
         self.look.comparing = false;
         let Some(check) = check else { return };
         if !check.equal {
-            self.event("DivergentData", format!("data of member {member} differ at revision {}", check.revision));
+            self.event(
+                "DivergentData",
+                format!("data of member {member} differ at revision {}", check.revision),
+            );
         }
         self.look.checks.insert((member, as_voter), check);
     }

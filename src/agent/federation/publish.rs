@@ -29,7 +29,8 @@ pub(super) struct Said {
 impl<W: World> Federation<W> {
     /// Tells the others, if there is something new, and makes the status.
     pub(super) fn say(&mut self) {
-        self.said.lost_members = self.own.as_ref().map(|own| own.spec.lost_members().collect()).unwrap_or_default();
+        self.said.lost_members =
+            self.own.as_ref().map(|own| own.spec.lost_members().collect()).unwrap_or_default();
         self.note_own();
         let Some(observation) = self.tracker.observation(&self.names.site).cloned() else { return };
         let sites = self.others();
@@ -59,12 +60,11 @@ impl<W: World> Federation<W> {
 
     fn show(&mut self) {
         let wish = self.wish();
-        let status = match (&self.last.view, &wish) {
-            (Some(view), Some(wish)) => status::living(&self.names, &self.record, view, wish, &self.last.decision),
-            _ => {
-                let heard = self.tracker.heard(self.now());
-                status::unborn(&self.names, &self.record, &self.sites(), &heard, self.ballot.waits.as_ref())
-            }
+        let status = if let Some((view, wish)) = self.last.view.as_ref().zip(wish.as_ref()) {
+            status::living(&self.names, &self.record, view, wish, &self.last.decision)
+        } else {
+            let heard = self.tracker.heard(self.now());
+            status::unborn(&self.names, &self.record, &self.sites(), &heard, self.ballot.waits.as_ref())
         };
         let status = match &self.missing {
             Some(why) => status::without_record(status, &self.no_record(), why),

@@ -87,9 +87,15 @@ impl<W: World> Federation<W> {
         let heard = self.tracker.heard(self.now());
         let claim = heard.iter().filter_map(|(_, h)| h.observation.leader.as_ref()).max_by_key(|c| c.term)?;
         let name = &self.names.federation.name;
-        let here = |url: &quorate_core::id::PeerUrl| url.slot(name).is_some_and(|(site, _)| site == self.names.site);
+        let here =
+            |url: &quorate_core::id::PeerUrl| url.slot(name).is_some_and(|(site, _)| site == self.names.site);
         let listed = claim.list.iter().filter(|m| here(&m.peer_url)).cloned().collect();
         Some((claim.list.voters().count(), listed))
+    }
+
+    /// Whether somebody lists a member at the own site.
+    pub(super) fn listed_here(&self) -> bool {
+        self.known_voters().is_some_and(|(_, listed)| !listed.is_empty())
     }
 
     fn voters_of(&self, site: &SiteName) -> usize {
@@ -103,14 +109,19 @@ impl<W: World> Federation<W> {
     }
 
     /// The own incarnations: from the file next to the directory if that etcd runs, else the slot is lost.
-    fn lives(&self, record: &Record, listed: &[quorate_core::federation::observed::ListedMember]) -> Vec<Incarnation> {
+    fn lives(
+        &self,
+        record: &Record,
+        listed: &[quorate_core::federation::observed::ListedMember],
+    ) -> Vec<Incarnation> {
         let reports = self.ports.runtime.reports();
         let layout = record.effective.as_ref().and_then(|e| e.spec.layout().ok());
         let mut lives = Vec::new();
         for member in listed {
             let Some((site, ordinal)) = member.peer_url.slot(&self.names.federation.name) else { continue };
             let report = reports.iter().find(|r| r.slot.site == site && r.slot.ordinal == ordinal);
-            let running = report.filter(|r| r.process == Process::Running).and_then(|r| r.incarnation.clone());
+            let running =
+                report.filter(|r| r.process == Process::Running).and_then(|r| r.incarnation.clone());
             let slot = report.map(|r| r.slot.clone()).or_else(|| {
                 let slots = layout.iter().flat_map(|l| l.slots.iter());
                 slots.clone().find(|s| s.site == site && s.ordinal == ordinal).cloned()

@@ -61,7 +61,8 @@ struct PeerInfo {
 
 async fn site(State(registry): State<Arc<Registry>>) -> Response {
     let mesh = registry.mesh();
-    let peers = mesh.peers().map(|peer| PeerInfo { name: peer.to_string(), age_ms: mesh.age_ms(peer) }).collect();
+    let peers =
+        mesh.peers().map(|peer| PeerInfo { name: peer.to_string(), age_ms: mesh.age_ms(peer) }).collect();
     let (site, mesh) = registry.site();
     axum::Json(SiteInfo {
         site,
@@ -107,12 +108,14 @@ async fn plan(
     struct Plan<'a> {
         decision: &'a str,
         reason: Option<&'a quorate_core::reason::Reason>,
-        plan: &'a [quorate_core::condition::PlanLine],
+        #[serde(rename = "plan")]
+        steps: &'a [quorate_core::condition::PlanLine],
     }
     match find(&registry, &namespace, &name) {
         Ok(snapshot) => {
             let status = &snapshot.status;
-            let plan = Plan { decision: &status.decision, reason: status.reason.as_ref(), plan: &status.plan };
+            let plan =
+                Plan { decision: &status.decision, reason: status.reason.as_ref(), steps: &status.plan };
             axum::Json(plan).into_response()
         }
         Err(response) => *response,

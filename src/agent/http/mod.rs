@@ -29,7 +29,8 @@ pub fn public(registry: Arc<Registry>) -> Router {
 async fn ready(State(registry): State<Arc<Registry>>, RawQuery(query): RawQuery) -> Response {
     let awaited = registry.awaited();
     let status = if awaited.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let verbose = query.is_some_and(|query| query.split('&').any(|part| part == "verbose" || part == "verbose=true"));
+    let verbose =
+        query.is_some_and(|query| query.split('&').any(|part| part == "verbose" || part == "verbose=true"));
     let mut text = String::new();
     if verbose {
         for what in &awaited {
@@ -50,7 +51,8 @@ async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
 /// Serves a router on a TCP port until the end.
 pub async fn serve(listener: TcpListener, router: Router, drain: Drain) {
     let end = drain.clone();
-    let served = axum::serve(listener, router).with_graceful_shutdown(async move { end.signalled().await }).await;
+    let served =
+        axum::serve(listener, router).with_graceful_shutdown(async move { end.signalled().await }).await;
     if let Err(error) = served {
         tracing::error!(%error, "the health port is not served any more");
     }
@@ -71,7 +73,8 @@ pub fn socket(path: &Path) -> io::Result<UnixListener> {
 /// Serves a router on a UNIX socket until the end.
 pub async fn serve_socket(listener: UnixListener, router: Router, drain: Drain) {
     let end = drain.clone();
-    let served = axum::serve(listener, router).with_graceful_shutdown(async move { end.signalled().await }).await;
+    let served =
+        axum::serve(listener, router).with_graceful_shutdown(async move { end.signalled().await }).await;
     if let Err(error) = served {
         tracing::error!(%error, "the socket is not served any more");
     }

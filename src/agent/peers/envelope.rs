@@ -42,16 +42,29 @@ pub(super) fn certified(mesh: &Mesh, peer: Option<&PeerIdentity>) -> Result<Site
 /// Checks an envelope against the certificate's site.
 pub(super) fn check(mesh: &Mesh, site: &SiteName, envelope: Option<&Envelope>) -> Result<Checked, Refusal> {
     let Some(envelope) = envelope else { return refuse("NoEnvelope", "") };
-    let Envelope { mesh: id, namespace, name, federation_uid: _, epoch: _, sender_site, boot_id, seq, proto_min, proto_max } =
-        envelope;
-    if *id != mesh.mesh {
+    let Envelope {
+        mesh: id,
+        namespace,
+        name,
+        federation_uid: _,
+        epoch: _,
+        sender_site,
+        boot_id,
+        seq,
+        proto_min,
+        proto_max,
+    } = envelope;
+    if *id != mesh.id {
         return refuse("OtherMesh", short(id));
     }
     if sender_site != site.as_str() {
         return refuse("SenderMismatch", format!("{} says it is {}", site, short(sender_site)));
     }
     if *proto_max < PROTOCOL.0 || *proto_min > PROTOCOL.1 {
-        return refuse("Protocol", format!("{proto_min} to {proto_max}, we speak {} to {}", PROTOCOL.0, PROTOCOL.1));
+        return refuse(
+            "Protocol",
+            format!("{proto_min} to {proto_max}, we speak {} to {}", PROTOCOL.0, PROTOCOL.1),
+        );
     }
     if !mesh.remember(site, *proto_max) {
         return refuse("PeerDowngraded", format!("protocol {proto_max}, it spoke a higher one before"));

@@ -67,7 +67,7 @@ pub struct Setup {
 /// See the module.
 pub struct Mesh {
     site: SiteName,
-    mesh: String,
+    id: String,
     boot: BootId,
     from: Vec<Cidr>,
     seq: AtomicU64,
@@ -120,7 +120,7 @@ impl Mesh {
         });
         Ok(Arc::new(Self {
             site,
-            mesh,
+            id: mesh,
             boot,
             from,
             seq: AtomicU64::new(1),
@@ -186,7 +186,7 @@ impl Mesh {
 
     fn envelope(&self, key: Option<&FederationKey>, from: Sender) -> Envelope {
         Envelope {
-            mesh: self.mesh.clone(),
+            mesh: self.id.clone(),
             namespace: key.map(|k| k.namespace.to_string()).unwrap_or_default(),
             name: key.map(|k| k.name.to_string()).unwrap_or_default(),
             federation_uid: from.uid.map(|uid| uid.to_string()).unwrap_or_default(),
@@ -260,7 +260,8 @@ impl FederationPeers {
         (given, question): (&str, &Q),
         expected: &str,
     ) -> Result<R, String> {
-        let channel = self.mesh.channels.get(site).ok_or_else(|| format!("{site} is not a configured peer"))?;
+        let channel =
+            self.mesh.channels.get(site).ok_or_else(|| format!("{site} is not a configured peer"))?;
         let body = document::encode(question).map_err(|error| crate::chain(&error))?;
         let envelope = Some(self.mesh.envelope(Some(&self.key), from));
         let mut request = tonic::Request::new(Document { envelope, format: given.to_owned(), body });
@@ -272,7 +273,8 @@ impl FederationPeers {
             Rpc::Propose => client.propose(request).await,
             Rpc::Resolve => client.resolve(request).await,
         };
-        let Document { envelope: _, format: given, body } = answer.map_err(|status| status.to_string())?.into_inner();
+        let Document { envelope: _, format: given, body } =
+            answer.map_err(|status| status.to_string())?.into_inner();
         document::decode(expected, &given, &body).map_err(|error| crate::chain(&error))
     }
 
@@ -294,7 +296,12 @@ impl Peers for FederationPeers {
         answer.map_err(|error| self.lost(site, &error)).ok().flatten()
     }
 
-    async fn vote(&self, site: &SiteName, from: Sender, ballot: &Arc<Ballot>) -> Result<RecordSummary, Reason> {
+    async fn vote(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        ballot: &Arc<Ballot>,
+    ) -> Result<RecordSummary, Reason> {
         let question = (format::BALLOT, ballot.as_ref());
         let answer = self.ask((site, from), Rpc::Vote, question, format::VOTE_REPLY).await;
         answer.unwrap_or_else(|error: String| Err(self.lost(site, &error)))

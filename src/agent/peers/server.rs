@@ -174,7 +174,8 @@ impl Peer for Service {
 
     async fn resolve(&self, request: Request<Document>) -> Result<Response<Document>, Status> {
         let read = |given: &str, body: &[u8]| {
-            document::decode(format::RESOLUTION, given, body).map(|ending| Question::Resolve(Arc::new(ending)))
+            document::decode(format::RESOLUTION, given, body)
+                .map(|ending| Question::Resolve(Arc::new(ending)))
         };
         match self.ask(request, read).await? {
             (key, Reply::Resolved(taken)) => self.document(&key, format::ACK, &Ok::<bool, Reason>(taken)),
@@ -188,7 +189,12 @@ impl Peer for Service {
 }
 
 /// Takes one message of a stream.
-async fn listen(mesh: &Mesh, site: &SiteName, message: Said, last: &mut (Vec<u8>, u64)) -> Result<(), Refusal> {
+async fn listen(
+    mesh: &Mesh,
+    site: &SiteName,
+    message: Said,
+    last: &mut (Vec<u8>, u64),
+) -> Result<(), Refusal> {
     let envelope = match &message {
         Said::View(view) => view.envelope.as_ref(),
         Said::Ping(ping) => ping.envelope.as_ref(),
@@ -211,7 +217,12 @@ async fn listen(mesh: &Mesh, site: &SiteName, message: Said, last: &mut (Vec<u8>
     }
 }
 
-async fn viewed(mesh: &Mesh, site: &SiteName, key: Option<FederationKey>, view: ViewUpdate) -> Result<(), Refusal> {
+async fn viewed(
+    mesh: &Mesh,
+    site: &SiteName,
+    key: Option<FederationKey>,
+    view: ViewUpdate,
+) -> Result<(), Refusal> {
     let key = key.ok_or_else(|| Refusal { reason: "BadName", detail: String::new() })?;
     let observation: SiteObservation = document::decode(format::OBSERVATION, &view.format, &view.body)
         .map_err(|error| Refusal { reason: "BadDocument", detail: crate::chain(&error) })?;
@@ -224,7 +235,10 @@ async fn viewed(mesh: &Mesh, site: &SiteName, key: Option<FederationKey>, view: 
         let mut told = lock(&mesh.told);
         let known = told.contains_key(&(site.clone(), key.clone()));
         if !known && told.keys().filter(|(s, _)| s == site).count() >= TOLD_MAX {
-            return Err(Refusal { reason: "NotAMember", detail: format!("too many federations, {key} is one more") });
+            return Err(Refusal {
+                reason: "NotAMember",
+                detail: format!("too many federations, {key} is one more"),
+            });
         }
         let version = view.version;
         told.insert((site.clone(), key), Told { observation: Arc::clone(&observation), version, true_at });
@@ -237,10 +251,13 @@ async fn viewed(mesh: &Mesh, site: &SiteName, key: Option<FederationKey>, view: 
 
 /// An agent speaks only for its own site and members.
 fn own_only(site: &SiteName, observation: &SiteObservation) -> Result<(), Refusal> {
-    let foreign = observation.members.iter().map(|m| &m.slot).chain(observation.offers.iter().map(|o| &o.slot));
+    let foreign =
+        observation.members.iter().map(|m| &m.slot).chain(observation.offers.iter().map(|o| &o.slot));
     let foreign = foreign.map(|slot| &slot.site).chain([&observation.site]).find(|other| *other != site);
     match foreign {
-        Some(other) => Err(Refusal { reason: "SpeaksForOthers", detail: format!("{site} speaks for {other}") }),
+        Some(other) => {
+            Err(Refusal { reason: "SpeaksForOthers", detail: format!("{site} speaks for {other}") })
+        }
         None => Ok(()),
     }
 }
@@ -248,7 +265,8 @@ fn own_only(site: &SiteName, observation: &SiteObservation) -> Result<(), Refusa
 async fn pinged(mesh: &Mesh, site: &SiteName, ping: Ping) {
     let now = mesh.clock.now_ms();
     for fresh in ping.fresh {
-        let (Ok(namespace), Ok(name)) = (ObjectName::new(&fresh.namespace), ObjectName::new(&fresh.name)) else {
+        let (Ok(namespace), Ok(name)) = (ObjectName::new(&fresh.namespace), ObjectName::new(&fresh.name))
+        else {
             continue;
         };
         let key = FederationKey { namespace, name };
@@ -271,8 +289,8 @@ async fn pinged(mesh: &Mesh, site: &SiteName, ping: Ping) {
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::federation::observed::SlotOffer;
     use quorate_core::federation::layout::default_zone;
+    use quorate_core::federation::observed::SlotOffer;
     use quorate_core::id::{IncarnationId, PeerUrl, Slot};
 
     use super::*;

@@ -141,7 +141,10 @@ mod tests {
         let volume = tempfile::tempdir().unwrap();
         let script = volume.path().join("quorate");
         std::fs::write(&script, "#!/bin/sh\nexec sleep 60\n").unwrap();
-        std::os::unix::fs::PermissionsExt::set_mode(&mut std::fs::metadata(&script).unwrap().permissions(), 0o755);
+        std::os::unix::fs::PermissionsExt::set_mode(
+            &mut std::fs::metadata(&script).unwrap().permissions(),
+            0o755,
+        );
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         assert!(adopt(volume.path()).is_none());
         let mut running = start(&script, volume.path()).unwrap();

@@ -148,7 +148,9 @@ impl Shared {
             Some((at, good)) if now.saturating_sub(at) < CERTIFICATES_MS => good,
             _ => {
                 let files = Certificates::in_folder(&self.volume(slot).join("pki"));
-                let good = [&files.client_cert, &files.peer_cert, &files.peer_client_cert].into_iter().all(|f| lasts(f));
+                let good = [&files.client_cert, &files.peer_cert, &files.peer_client_cert]
+                    .into_iter()
+                    .all(|f| lasts(f));
                 state.certificates = Some((now, good));
                 good
             }
@@ -228,7 +230,12 @@ impl Runtime for ProcessRuntime {
         self.client(&grant.slot)?.grant(request).await.map(drop).map_err(|status| refused(&status))
     }
 
-    async fn stop(&self, slot: &Slot, incarnation: IncarnationId, archive: Option<&str>) -> Result<(), Fault> {
+    async fn stop(
+        &self,
+        slot: &Slot,
+        incarnation: IncarnationId,
+        archive: Option<&str>,
+    ) -> Result<(), Fault> {
         let archive = archive.unwrap_or_default().to_owned();
         let request = StopRequest { incarnation: incarnation.to_string(), archive };
         self.client(slot)?.stop(request).await.map(drop).map_err(|status| refused(&status))

@@ -79,7 +79,11 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
 }
 
 /// Makes what is missing or due. etcd reads leaves again with each handshake; roots it reads once, at its start.
-fn certificates(shared: &Shared, wanted: &Supervised, volume: &std::path::Path) -> Result<Certificates, Fault> {
+fn certificates(
+    shared: &Shared,
+    wanted: &Supervised,
+    volume: &std::path::Path,
+) -> Result<Certificates, Fault> {
     let pki = &shared.pki;
     let files = Certificates::in_folder(&volume.join("pki"));
     let uid = wanted.uid.to_string();
@@ -91,7 +95,10 @@ fn certificates(shared: &Shared, wanted: &Supervised, volume: &std::path::Path) 
         (Leaf::PeerServer { uid: uid.clone(), host: host.clone() }, pair(&files.peer_cert, &files.peer_key)),
         (Leaf::PeerClient { uid, slot }, pair(&files.peer_client_cert, &files.peer_client_key)),
         (
-            Leaf::EtcdServer { hosts: vec![host, "localhost".to_owned()], addresses: vec![shared.site.address] },
+            Leaf::EtcdServer {
+                hosts: vec![host, "localhost".to_owned()],
+                addresses: vec![shared.site.address],
+            },
             pair(&files.client_cert, &files.client_key),
         ),
     ];
@@ -107,7 +114,8 @@ fn certificates(shared: &Shared, wanted: &Supervised, volume: &std::path::Path) 
         (&files.peer_roots, trust.peer_bundle(&sites).map_err(fault)?),
     ];
     for (path, text) in bundles {
-        durable::write_file(path, text.as_bytes(), durable::PUBLIC).map_err(|error| Fault::from_error(&error))?;
+        durable::write_file(path, text.as_bytes(), durable::PUBLIC)
+            .map_err(|error| Fault::from_error(&error))?;
     }
     Ok(files)
 }
@@ -190,12 +198,16 @@ async fn stream(shared: &Shared, wanted: &Supervised, channel: Channel) -> Resul
     let mut reports = MemberClient::new(channel).watch(WatchRequest {}).await?.into_inner();
     let result = loop {
         match reports.message().await {
-            Ok(Some(report)) => match document::decode::<MemberReport>(format::REPORT, &report.format, &report.body) {
-                // A supervisor speaks for its own slot only.
-                Ok(report) if report.slot == wanted.slot => shared.report(&wanted.slot, Some(report)),
-                Ok(report) => tracing::warn!(slot = %wanted.slot, other = %report.slot, "a supervisor speaks for another slot"),
-                Err(error) => tracing::warn!(slot = %wanted.slot, %error, "an unreadable report"),
-            },
+            Ok(Some(report)) => {
+                match document::decode::<MemberReport>(format::REPORT, &report.format, &report.body) {
+                    // A supervisor speaks for its own slot only.
+                    Ok(report) if report.slot == wanted.slot => shared.report(&wanted.slot, Some(report)),
+                    Ok(report) => {
+                        tracing::warn!(slot = %wanted.slot, other = %report.slot, "a supervisor speaks for another slot");
+                    }
+                    Err(error) => tracing::warn!(slot = %wanted.slot, %error, "an unreadable report"),
+                }
+            }
             Ok(None) => break Ok(()),
             Err(status) => break Err(status),
         }

@@ -1,0 +1,172 @@
+//! The loop with fakes: deadlines are conditions, time is paused.
+
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use quorate_core::federation::observed::SiteObservation;
+use quorate_core::reason::Code;
+use world::{Sites, site};
+
+use crate::federation::{Message, Question, Reply};
+
+const THREE: [&str; 3] = ["east", "north", "west"];
+
+#[tokio::test(start_paused = true)]
+async fn three_sites_give_birth_once_and_grow_one_by_one() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("birth", 3, |s| s.net.cluster().voters() == 1).await;
+    let took = sites.until("three voters", 25, |s| s.settled(3)).await;
+    assert!(took > 10_000, "the rules ask for five seconds between changes: {took}");
+    let cluster = sites.net.cluster();
+    assert_eq!(cluster.births, 1);
+    let kinds: Vec<_> = cluster.calls.iter().map(|call| call.split('(').next().unwrap().to_owned()).collect();
+    assert_eq!(kinds, ["AddLearner", "Promote", "AddLearner", "Promote"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_born_while_a_declared_site_is_silent() {
+    let mut sites = Sites::none();
+    sites.net.cut.lock().unwrap().insert(site("west"));
+    sites.begin(&THREE).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(sites.net.cluster().births, 0);
+    let status = sites.get("east").handle.snapshot().status.clone();
+    let reason = status.reason.unwrap();
+    assert_eq!((reason.code, reason.site), (Code::WaitingForClusters, Some(site("west"))));
+    sites.net.cut.lock().unwrap().clear();
+    sites.until("birth", 70, |s| s.net.cluster().births == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wiped_slot_is_replaced_also_where_the_leader_was() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    for name in ["west", "east"] {
+        let before: Vec<_> = sites.net.cluster().members.iter().map(|m| m.id).collect();
+        sites.get(name).runtime.wipe();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let took = sites.until("three voters again", 40, |s| s.settled(3)).await;
+        assert!(took <= 20_000, "{name}: {took}");
+        let known = sites.net.cluster().members.iter().filter(|m| before.contains(&m.id)).count();
+        assert_eq!(known, 2, "{name}");
+    }
+    assert_eq!(sites.net.cluster().births, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn peers_are_answered_while_a_call_hangs() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("birth", 3, |s| s.net.cluster().voters() == 1).await;
+    sites.net.cluster().hang = true;
+    sites
+        .until("a hanging call", 20, |s| s.net.cluster().calls.last().is_some_and(|c| c.ends_with("hangs")))
+        .await;
+    let began = sites.clock.now_ms();
+    let reply = sites.get("east").handle.ask(&site("west"), Question::Record).await;
+    assert!(
+        matches!(reply, Some(Reply::Record(summary)) if summary.intent.as_ref().is_some_and(|held| held.sent_by_me))
+    );
+    assert!(sites.clock.now_ms() - began < 100);
+    // The outcome is unknown; only the same step follows, and nothing else.
+    sites.net.cluster().hang = false;
+    sites.until("three voters", 60, |s| s.settled(3)).await;
+    let calls = sites.net.cluster().calls.clone();
+    let hanging = calls.iter().position(|call| call.ends_with("hangs")).unwrap();
+    let after = calls.iter().skip(hanging).find(|call| !call.ends_with("hangs")).unwrap();
+    assert_eq!(calls[hanging].strip_suffix(" hangs").unwrap(), after);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_durable_is_not_promised() {
+    let sites = Sites::start(&THREE).await;
+    for name in ["north", "west"] {
+        sites.get(name).records.fail.store(true, Ordering::Relaxed);
+    }
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(sites.net.cluster().births, 0, "no vote without a record");
+    assert!(
+        sites.get("west").metrics.render().contains("quorate_refusals_total{reason=\"RecordNotWritten\"}")
+    );
+    for name in ["north", "west"] {
+        sites.get(name).records.fail.store(false, Ordering::Relaxed);
+    }
+    sites.until("three voters", 40, |s| s.settled(3)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_record_is_asked_back_and_never_invented() {
+    let mut sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    let before = sites.get("west").records.stored.lock().unwrap().0.clone().unwrap();
+    // Cut off, it has nobody to ask and says so.
+    sites.net.cut.lock().unwrap().insert(site("west"));
+    sites.get("west").records.missing.store(true, Ordering::Relaxed);
+    sites.restart("west", &THREE).await;
+    sites.get("west").records.missing.store(false, Ordering::Relaxed);
+    sites.get("west").records.stored.lock().unwrap().0 = None;
+    sites.get("west").records.stored.lock().unwrap().1 = 0;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(sites.get("west").records.stored.lock().unwrap().0.is_none());
+    let ask = Question::Record;
+    let reply = sites.get("west").handle.ask(&site("east"), ask).await;
+    assert!(matches!(reply, Some(Reply::Record(summary)) if summary.missing));
+    sites.net.cut.lock().unwrap().clear();
+    sites.until("the record", 30, |s| s.get("west").records.stored.lock().unwrap().0.is_some()).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    let after = sites.get("west").records.stored.lock().unwrap().0.clone().unwrap();
+    assert_eq!((after.uid, after.epoch, after.seq()), (before.uid, before.epoch, before.seq()));
+    assert_eq!(after.incarnations[0].id, before.incarnations[0].id, "its etcd runs on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_site_that_forgot_everything_does_not_begin_anew() {
+    let mut sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    *sites.get("west").records.stored.lock().unwrap() = (None, 0);
+    sites.restart("west", &THREE).await;
+    sites.until("NoRecord", 10, |s| s.get("west").handle.snapshot().missing.is_some()).await;
+    sites.until("the record", 30, |s| s.get("west").records.stored.lock().unwrap().0.is_some()).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    assert_eq!(sites.net.cluster().births, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_comes_back_and_finds_its_members() {
+    let mut sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    let calls = sites.net.cluster().calls.len();
+    sites.restart("east", &THREE).await;
+    sites.until("three voters", 10, |s| s.settled(3)).await;
+    assert_eq!(sites.net.cluster().calls.len(), calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_are_neither_heard_nor_answered() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    let east = &sites.get("east").handle;
+    assert!(matches!(east.ask(&site("south"), Question::Record).await, Some(Reply::NotAMember)));
+    let observation = Arc::new(SiteObservation::empty(site("south")));
+    east.tell(Message::View { site: site("south"), observation, age_ms: 0 }).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let snapshot = east.snapshot();
+    assert!(snapshot.view.as_ref().unwrap().site(&site("south")).is_none());
+    assert!(sites.get("east").metrics.render().contains("reason=\"NotAMember\"} 2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_is_gone_stops_nothing() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    sites.get("west").handle.tell(Message::Spec(None)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(sites.net.cluster().voters(), 3);
+    let status = sites.get("east").handle.snapshot().status.clone();
+    let agreed =
+        status.conditions.iter().find(|c| c.kind == quorate_core::condition::ConditionType::SpecAgreed);
+    assert_eq!(agreed.unwrap().reason, "SpecDrift");
+    assert_eq!(status.arithmetic.alive, 3);
+}

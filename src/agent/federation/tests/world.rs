@@ -1,0 +1,558 @@
+//! Fakes of all ports: several sites in one process, with one etcd between them, and time that only moves when all
+//! wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use quorate_api::manifest::{self, Manifest};
+use quorate_core::ballot::Ballot;
+use quorate_core::executor::{Call, CallResult};
+use quorate_core::federation::member::{
+    DirFacts, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, OutsideMark, Process,
+};
+use quorate_core::federation::observed::{ListedMember, MemberList, RecordSummary, Status, Version};
+use quorate_core::id::{
+    ClusterId, FederationKey, IncarnationId, Index, MemberId, ObjectName, PeerUrl, Revision, SiteName, Slot,
+    Term,
+};
+use quorate_core::intent::record::Record;
+use quorate_core::intent::{Intent, Resolution};
+use quorate_core::reason::{Code, Reason};
+use quorate_link::clock::Clock;
+use quorate_link::drain::Drain;
+use tokio::sync::watch;
+
+use crate::federation::{Federation, Handle, Message, Names, Question, Reply};
+use crate::metrics::Metrics;
+use crate::ports::{
+    self, DataHash, Etcd, Fault, Loaded, Peers, Ports, Publication, Records, Runtime, Sender, Supervised,
+    Target, World,
+};
+
+pub(super) fn site(name: &str) -> SiteName {
+    SiteName::new(name).unwrap()
+}
+
+pub(super) fn key() -> FederationKey {
+    FederationKey { namespace: ObjectName::new("etcd").unwrap(), name: ObjectName::new("main").unwrap() }
+}
+
+pub(super) fn manifest(sites: &[&str]) -> Arc<Manifest> {
+    let clusters: Vec<String> = sites.iter().map(|site| format!("{{name: {site}}}")).collect();
+    let text = format!(
+        "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
+         spec:\n  clusters: [{}]\n",
+        clusters.join(", ")
+    );
+    Arc::new(manifest::parse(&text).unwrap().remove(0))
+}
+
+/// The etcd between all sites.
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    pub(super) births: u64,
+    pub(super) members: Vec<ListedMember>,
+    running: BTreeSet<MemberId>,
+    term: u64,
+    index: u64,
+    ids: u64,
+    /// Membership calls never return.
+    pub(super) hang: bool,
+    pub(super) calls: Vec<String>,
+}
+
+impl Cluster {
+    fn leader(&self) -> Option<MemberId> {
+        let voters: Vec<MemberId> = self.members.iter().filter(|m| !m.learner).map(|m| m.id).collect();
+        let up = voters.iter().filter(|id| self.running.contains(id)).count();
+        let first = voters.iter().find(|id| self.running.contains(id)).copied();
+        first.filter(|_| up * 2 > voters.len())
+    }
+
+    fn add(&mut self, url: &PeerUrl, learner: bool) -> MemberId {
+        self.ids += 1;
+        let id = MemberId(0x100 + self.ids);
+        self.members.push(ListedMember { id, name: "".into(), peer_url: url.clone(), learner });
+        id
+    }
+
+    pub(super) fn voters(&self) -> usize {
+        self.members.iter().filter(|m| !m.learner).count()
+    }
+
+    fn list(&self) -> MemberList {
+        MemberList::new(self.members.clone())
+    }
+
+    fn apply(&mut self, call: &Call) -> CallResult {
+        self.calls.push(format!("{call:?}"));
+        self.index += 1;
+        match call {
+            Call::AddLearner(url) if self.members.iter().any(|m| m.learner || m.peer_url == *url) => {
+                return CallResult::Refused("too many learner members".to_owned());
+            }
+            Call::AddLearner(url) => drop(self.add(url, true)),
+            Call::Promote(id) => {
+                self.members.iter_mut().filter(|m| m.id == *id).for_each(|m| m.learner = false)
+            }
+            Call::Remove(id) => {
+                self.members.retain(|m| m.id != *id);
+                self.running.remove(id);
+            }
+            Call::Update(..) | Call::MoveLeader(_) => {}
+        }
+        CallResult::Done
+    }
+}
+
+/// What all sites share.
+#[derive(Debug, Default)]
+pub(super) struct Net {
+    pub(super) cluster: Mutex<Cluster>,
+    handles: Mutex<BTreeMap<SiteName, Handle>>,
+    /// Agents that hear nobody and are not heard.
+    pub(super) cut: Mutex<BTreeSet<SiteName>>,
+}
+
+impl Net {
+    pub(super) fn cluster(&self) -> MutexGuard<'_, Cluster> {
+        self.cluster.lock().unwrap()
+    }
+
+    fn handle(&self, from: &SiteName, to: &SiteName) -> Option<Handle> {
+        let cut = self.cut.lock().unwrap();
+        let open = !cut.contains(from) && !cut.contains(to);
+        self.handles.lock().unwrap().get(to).filter(|_| open).cloned()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct FakeEtcd {
+    net: Arc<Net>,
+    runtime: Arc<FakeRuntime>,
+}
+
+impl Etcd for FakeEtcd {
+    async fn status(&self, slot: &Slot) -> Option<Status> {
+        let member = self.runtime.member(slot)?;
+        let cluster = self.net.cluster();
+        cluster.running.get(&member)?;
+        let learner = cluster.members.iter().find(|m| m.id == member)?.learner;
+        Some(Status {
+            cluster: ClusterId(cluster.births),
+            member,
+            leader: cluster.leader(),
+            term: Term(cluster.term),
+            index: Index(cluster.index),
+            applied: Index(cluster.index),
+            revision: Revision(1),
+            db_size: 4096,
+            version: Version { major: 3, minor: 6, patch: 16 },
+            learner,
+            alarm: false,
+            faulty: false,
+            list: (!learner).then(|| cluster.list().digest()),
+            ready: true,
+            downgrading: false,
+        })
+    }
+
+    async fn list(&self, _: &Slot) -> Option<(MemberList, Term)> {
+        let cluster = self.net.cluster();
+        cluster.leader()?;
+        Some((cluster.list(), Term(cluster.term)))
+    }
+
+    async fn call(&self, _: &Slot, call: &Call, deadline_ms: u64) -> CallResult {
+        if self.net.cluster().hang {
+            self.net.cluster().calls.push(format!("{call:?} hangs"));
+            tokio::time::sleep(Duration::from_millis(deadline_ms)).await;
+            return CallResult::Unknown;
+        }
+        self.net.cluster().apply(call)
+    }
+
+    async fn hash(&self, _: &Slot, _: Revision) -> Option<DataHash> {
+        Some(DataHash { hash: 7, compacted: Revision(0) })
+    }
+
+    async fn probe(&self, target: &Target) -> Option<u32> {
+        self.net.cluster().running.get(&target.member).map(|_| 300)
+    }
+
+    async fn peer_hash(&self, _: &Target, _: Revision) -> Option<DataHash> {
+        Some(DataHash { hash: 7, compacted: Revision(0) })
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct FakeRuntime {
+    net: Arc<Net>,
+    reports: Mutex<BTreeMap<Slot, MemberReport>>,
+    version: watch::Sender<u64>,
+}
+
+impl FakeRuntime {
+    fn set(&self, report: MemberReport) {
+        self.reports.lock().unwrap().insert(report.slot.clone(), report);
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    fn member(&self, slot: &Slot) -> Option<MemberId> {
+        self.reports.lock().unwrap().get(slot)?.incarnation.as_ref()?.member
+    }
+
+    /// The data directory of a slot is wiped; its guard refuses it.
+    pub(super) fn wipe(&self) {
+        let mut report = self.reports().remove(0);
+        if let Some(id) = self.member(&report.slot) {
+            self.net.cluster().running.remove(&id);
+            self.net.cluster().term += 1;
+        }
+        report.process = Process::Quarantined(Code::DataLost.into());
+        self.set(report);
+    }
+}
+
+fn waiting(slot: &Slot) -> MemberReport {
+    MemberReport {
+        slot: slot.clone(),
+        incarnation: None,
+        dir: Some(DirFacts::Empty),
+        process: Process::AwaitingGrant,
+        pid: None,
+        starts: 0,
+        last_words: None,
+        archived: Vec::new(),
+    }
+}
+
+impl Runtime for FakeRuntime {
+    async fn supervise(&self, wanted: &Supervised) -> Result<(), Fault> {
+        if !self.reports.lock().unwrap().contains_key(&wanted.slot) {
+            self.set(waiting(&wanted.slot));
+        }
+        Ok(())
+    }
+
+    async fn resume(&self) {}
+
+    async fn grant(&self, grant: &Grant) -> Result<(), Fault> {
+        let member = {
+            let mut cluster = self.net.cluster();
+            let id = match grant.kind {
+                GrantKind::Seed => {
+                    cluster.births += 1;
+                    cluster.term = 2;
+                    cluster.add(&grant.peer_url, false)
+                }
+                GrantKind::Join | GrantKind::Resume => grant.member.unwrap(),
+            };
+            let listed =
+                cluster.members.iter_mut().find(|m| m.id == id).ok_or_else(|| Fault::new("not listed"))?;
+            listed.name = grant.name.clone();
+            cluster.running.insert(id);
+            cluster.index += 1;
+            id
+        };
+        let incarnation = Incarnation {
+            slot: grant.slot.clone(),
+            id: grant.incarnation,
+            state: IncarnationState::Started,
+            epoch: grant.epoch,
+            cluster: Some(ClusterId(self.net.cluster().births)),
+            member: Some(member),
+            mark: Mark::default(),
+            seed: grant.kind == GrantKind::Seed,
+            granted: false,
+        };
+        self.set(MemberReport {
+            incarnation: Some(incarnation),
+            dir: None,
+            process: Process::Running,
+            starts: 1,
+            ..waiting(&grant.slot)
+        });
+        Ok(())
+    }
+
+    async fn stop(&self, slot: &Slot, _: IncarnationId, _: Option<&str>) -> Result<(), Fault> {
+        self.set(waiting(slot));
+        Ok(())
+    }
+
+    async fn retire(&self, slot: &Slot) -> Result<(), Fault> {
+        self.reports.lock().unwrap().remove(slot);
+        Ok(())
+    }
+
+    async fn stop_all(&self) {}
+
+    fn reports(&self) -> Vec<MemberReport> {
+        self.reports.lock().unwrap().values().cloned().collect()
+    }
+
+    fn version(&self) -> u64 {
+        *self.version.borrow()
+    }
+
+    async fn changed(&self, seen: u64) {
+        let mut version = self.version.subscribe();
+        version.wait_for(|now| *now != seen).await.unwrap();
+    }
+
+    fn certificates_good(&self, _: &Slot) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct FakePeers {
+    me: SiteName,
+    net: Arc<Net>,
+    drain: Drain,
+    clock: Clock,
+    /// The version that each peer has.
+    told: Mutex<BTreeMap<SiteName, u64>>,
+}
+
+impl FakePeers {
+    async fn ask(&self, site: &SiteName, question: Question) -> Option<Reply> {
+        let Some(handle) = self.net.handle(&self.me, site) else {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return None;
+        };
+        handle.ask(&self.me, question).await
+    }
+}
+
+impl Peers for FakePeers {
+    async fn record(&self, site: &SiteName, _: Sender) -> Option<RecordSummary> {
+        match self.ask(site, Question::Record).await? {
+            Reply::Record(summary) => Some(*summary),
+            _ => None,
+        }
+    }
+
+    async fn whole_record(&self, site: &SiteName, _: Sender) -> Option<Record> {
+        match self.ask(site, Question::WholeRecord).await? {
+            Reply::WholeRecord(record) => record.map(|record| *record),
+            _ => None,
+        }
+    }
+
+    async fn vote(&self, site: &SiteName, _: Sender, ballot: &Arc<Ballot>) -> Result<RecordSummary, Reason> {
+        match self.ask(site, Question::Vote(Arc::clone(ballot))).await {
+            Some(Reply::Vote(vote)) => *vote,
+            _ => Err(Code::PeerUnreachable.into()),
+        }
+    }
+
+    async fn propose(&self, site: &SiteName, _: Sender, intent: &Arc<Intent>) -> Result<bool, Reason> {
+        match self.ask(site, Question::Propose(Arc::clone(intent))).await {
+            Some(Reply::Ack(ack)) => ack,
+            _ => Err(Code::PeerUnreachable.into()),
+        }
+    }
+
+    async fn resolve(&self, site: &SiteName, _: Sender, resolution: &Arc<Resolution>) -> bool {
+        matches!(self.ask(site, Question::Resolve(Arc::clone(resolution))).await, Some(Reply::Resolved(true)))
+    }
+
+    fn publish(&self, publication: Publication) {
+        for to in publication.sites {
+            let Some(handle) = self.net.handle(&self.me, &to) else { continue };
+            let told = self.told.lock().unwrap().insert(to, publication.version);
+            let fresh = told == Some(publication.version);
+            let age_ms = self.clock.now_ms().saturating_sub(publication.true_at);
+            let (site, observation) = (self.me.clone(), Arc::clone(&publication.observation));
+            let message = if fresh {
+                Message::Fresh { site, age_ms }
+            } else {
+                Message::View { site, observation, age_ms }
+            };
+            self.drain.spawn(async move { handle.tell(message).await });
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FakeRecords {
+    pub(super) stored: Mutex<(Option<Record>, u64)>,
+    pub(super) fail: AtomicBool,
+    pub(super) missing: AtomicBool,
+    marks: Mutex<BTreeMap<Slot, OutsideMark>>,
+}
+
+impl Records for FakeRecords {
+    async fn load(&self) -> Loaded {
+        if self.missing.load(Ordering::Relaxed) {
+            return Loaded::Missing;
+        }
+        match &*self.stored.lock().unwrap() {
+            (Some(record), version) => Loaded::Found(Box::new(record.clone()), *version),
+            (None, _) => Loaded::Fresh,
+        }
+    }
+
+    async fn store(&self, record: &Record, version: u64) -> Result<u64, Fault> {
+        let mut stored = self.stored.lock().unwrap();
+        if self.fail.load(Ordering::Relaxed) || stored.1 != version {
+            return Err(Fault::new("not written"));
+        }
+        *stored = (Some(record.clone()), version + 1);
+        Ok(version + 1)
+    }
+
+    async fn mark(&self, slot: &Slot, mark: &OutsideMark) -> Result<(), Fault> {
+        self.marks.lock().unwrap().insert(slot.clone(), mark.clone());
+        Ok(())
+    }
+
+    async fn marked(&self, slot: &Slot) -> Option<OutsideMark> {
+        self.marks.lock().unwrap().get(slot).cloned()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct FakeClock(Clock);
+
+impl ports::Clock for FakeClock {
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Counter(AtomicU64, u128);
+
+impl ports::Rng for Counter {
+    fn uuid(&self) -> u128 {
+        (self.1 << 64) | u128::from(self.0.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+pub(super) struct Fakes;
+
+impl World for Fakes {
+    type Etcd = FakeEtcd;
+    type Runtime = FakeRuntime;
+    type Peers = FakePeers;
+    type Records = FakeRecords;
+    type Clock = FakeClock;
+    type Rng = Counter;
+}
+
+/// One site with its running task.
+pub(super) struct Site {
+    pub(super) handle: Handle,
+    pub(super) runtime: Arc<FakeRuntime>,
+    pub(super) records: Arc<FakeRecords>,
+    pub(super) metrics: Arc<Metrics>,
+    drain: Drain,
+}
+
+/// Several sites.
+pub(super) struct Sites {
+    pub(super) net: Arc<Net>,
+    pub(super) clock: Clock,
+    sites: BTreeMap<SiteName, Site>,
+}
+
+impl Sites {
+    pub(super) fn none() -> Self {
+        Self { net: Arc::default(), clock: Clock::start(), sites: BTreeMap::new() }
+    }
+
+    /// All sites run and hold the same manifest.
+    pub(super) async fn start(names: &[&str]) -> Self {
+        let mut all = Self::none();
+        all.begin(names).await;
+        all
+    }
+
+    pub(super) async fn begin(&mut self, names: &[&str]) {
+        for name in names {
+            self.add(name, Arc::default(), None).await;
+            self.get(name).handle.tell(Message::Spec(Some(manifest(names)))).await;
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> &Site {
+        &self.sites[&site(name)]
+    }
+
+    /// The agent of a site dies and comes back; its members go on.
+    pub(super) async fn restart(&mut self, name: &str, names: &[&str]) {
+        let old = self.sites.remove(&site(name)).unwrap();
+        old.drain.start();
+        self.add(name, old.records, Some(old.runtime)).await;
+        self.get(name).handle.tell(Message::Spec(Some(manifest(names)))).await;
+    }
+
+    async fn add(&mut self, name: &str, records: Arc<FakeRecords>, runtime: Option<Arc<FakeRuntime>>) {
+        let (me, drain, net) = (site(name), Drain::new(), Arc::clone(&self.net));
+        let fresh = || FakeRuntime {
+            net: Arc::clone(&net),
+            reports: Mutex::default(),
+            version: watch::Sender::new(1),
+        };
+        let runtime = runtime.unwrap_or_else(|| Arc::new(fresh()));
+        let peers = FakePeers {
+            me: me.clone(),
+            net: Arc::clone(&net),
+            drain: drain.clone(),
+            clock: self.clock,
+            told: Mutex::default(),
+        };
+        let ports: Ports<Fakes> = Ports {
+            etcd: Arc::new(FakeEtcd { net: Arc::clone(&net), runtime: Arc::clone(&runtime) }),
+            runtime: Arc::clone(&runtime),
+            peers: Arc::new(peers),
+            records: Arc::clone(&records),
+            clock: Arc::new(FakeClock(self.clock)),
+            rng: Arc::new(Counter(AtomicU64::new(u64::from(name.as_bytes()[0]) * 1000), 9)),
+        };
+        let url =
+            |slot: &Slot| format!("https://main-{}-{}.{}.test:2380", slot.site, slot.ordinal, slot.site);
+        let names = Names {
+            site: me.clone(),
+            federation: key(),
+            peer_urls: Arc::new(move |slot| PeerUrl(url(slot).into())),
+            client_urls: Arc::new(|slot| slot.to_string()),
+        };
+        let metrics = Metrics::shared();
+        let (task, handle) = Federation::open(names, ports, Arc::clone(&metrics)).await;
+        drain.spawn(task.run(drain.clone()));
+        net.handles.lock().unwrap().insert(me.clone(), handle.clone());
+        self.sites.insert(me, Site { handle, runtime, records, metrics, drain });
+    }
+
+    /// Waits until something holds; the milliseconds that it took.
+    pub(super) async fn until(&self, what: &str, limit_s: u64, holds: impl Fn(&Self) -> bool) -> u64 {
+        let began = self.clock.now_ms();
+        while !holds(self) {
+            let status: Vec<_> =
+                self.sites.values().map(|s| s.handle.snapshot().status.decision.clone()).collect();
+            let waited = self.clock.now_ms() - began;
+            assert!(waited < limit_s * 1000, "{what}: {status:?}, {:?}", self.net.cluster());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.clock.now_ms() - began
+    }
+
+    /// Three voters, and everybody says that all is as wished.
+    pub(super) fn settled(&self, voters: usize) -> bool {
+        let done = |s: &Site| {
+            let status = &s.handle.snapshot().status;
+            status.arithmetic.alive == voters && status.arithmetic.voters == voters && status.plan.is_empty()
+        };
+        self.net.cluster().voters() == voters && self.sites.values().all(done)
+    }
+}
