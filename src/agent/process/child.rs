@@ -59,16 +59,23 @@ fn start_time(stat: &str) -> Option<u64> {
 
 /// A running supervisor: our child, or one that an earlier agent started.
 pub(super) enum Running {
-    Child(Box<tokio::process::Child>),
+    Child(Box<tokio::process::Child>, Identity),
     Adopted(Identity),
 }
 
 impl Running {
+    /// Which process it is.
+    pub(super) fn identity(&self) -> Identity {
+        match self {
+            Self::Child(_, identity) | Self::Adopted(identity) => *identity,
+        }
+    }
+
     /// Waits for its end.
     pub(super) async fn ended(&mut self) {
         match self {
             // An error means that there is nothing to wait for.
-            Self::Child(child) => drop(child.wait().await),
+            Self::Child(child, _) => drop(child.wait().await),
             Self::Adopted(identity) => {
                 while identity.lives() {
                     tokio::time::sleep(LOOK).await;
@@ -103,13 +110,21 @@ pub(super) fn start(executable: &Path, volume: &Path) -> io::Result<Running> {
         .kill_on_drop(false)
         .spawn()?;
     let identity = child.id().and_then(Identity::of).ok_or_else(|| io::Error::other("it ended at once"))?;
-    durable::write(&file(volume), FORMAT, &identity).map_err(io::Error::other)?;
-    Ok(Running::Child(Box::new(child)))
+    remember(volume, identity).map_err(io::Error::other)?;
+    Ok(Running::Child(Box::new(child), identity))
+}
+
+/// Writes which process works on a volume; also again after the volume was emptied under it.
+pub(super) fn remember(volume: &Path, identity: Identity) -> Result<(), durable::Error> {
+    durable::write(&file(volume), FORMAT, &identity).map(drop)
 }
 
 /// Ends the supervisor of a volume: SIGTERM, patience, SIGKILL.
-pub(super) async fn stop(volume: &Path, patience: Duration) {
-    let Some(identity) = durable::read::<Identity>(&file(volume), FORMAT).ok().flatten() else { return };
+pub(super) async fn stop(volume: &Path, known: Option<Identity>, patience: Duration) {
+    // The file may be gone together with the volume.
+    let known = known.filter(|known| known.lives());
+    let found = known.or_else(|| durable::read::<Identity>(&file(volume), FORMAT).ok().flatten());
+    let Some(identity) = found else { return };
     identity.signal(Signal::TERM);
     let gone = async {
         while identity.lives() {
@@ -151,7 +166,7 @@ mod tests {
         assert!(matches!(adopt(volume.path()), Some(Running::Adopted(_))));
         let (ended, ()) = tokio::join!(
             tokio::time::timeout(Duration::from_secs(10), running.ended()),
-            stop(volume.path(), Duration::from_secs(10))
+            stop(volume.path(), None, Duration::from_secs(10))
         );
         ended.unwrap();
         assert!(adopt(volume.path()).is_none());

@@ -55,6 +55,8 @@ struct State {
     report: MemberReport,
     channel: Channel,
     certificates: Option<(u64, bool)>,
+    /// The process, once it was started or adopted.
+    process: Option<child::Identity>,
     /// Ends the task that keeps the supervisor.
     drain: Drain,
 }
@@ -140,6 +142,13 @@ impl Shared {
         self.changed();
     }
 
+    /// Takes note of the process that works on a slot.
+    fn started(&self, slot: &Slot, process: child::Identity) {
+        if let Some(state) = self.lock().get_mut(slot) {
+            state.process = Some(process);
+        }
+    }
+
     fn certificates_good(&self, slot: &Slot) -> bool {
         let now = self.clock.now_ms();
         let mut slots = self.lock();
@@ -204,6 +213,7 @@ impl Runtime for ProcessRuntime {
             report: unknown(&wanted.slot),
             channel,
             certificates: None,
+            process: None,
             drain: drain.clone(),
         };
         self.shared.lock().insert(wanted.slot.clone(), state);
@@ -243,11 +253,12 @@ impl Runtime for ProcessRuntime {
 
     async fn retire(&self, slot: &Slot) -> Result<(), Fault> {
         let state = self.shared.lock().remove(slot);
+        let process = state.as_ref().and_then(|state| state.process);
         if let Some(state) = state {
             state.drain.start();
             tracing::info!(%slot, uid = %state.uid, "the supervisor is no longer needed");
         }
-        child::stop(&self.shared.volume(slot), STOP_PATIENCE).await;
+        child::stop(&self.shared.volume(slot), process, STOP_PATIENCE).await;
         self.shared.changed();
         Ok(())
     }
@@ -257,9 +268,9 @@ impl Runtime for ProcessRuntime {
         for state in states.values() {
             state.drain.start();
         }
-        let stops = states.keys().map(|slot| {
+        let stops = states.iter().map(|(slot, state)| {
             let volume = self.shared.volume(slot);
-            async move { child::stop(&volume, STOP_PATIENCE).await }
+            async move { child::stop(&volume, state.process, STOP_PATIENCE).await }
         });
         futures::future::join_all(stops).await;
     }

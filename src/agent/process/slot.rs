@@ -75,7 +75,12 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
     let mut text = serde_json::to_vec_pretty(&member).map_err(|error| Fault::from_error(&error))?;
     text.push(b'\n');
     let path = volume.join(config::FILE);
-    durable::write_file(&path, &text, durable::PRIVATE).map(drop).map_err(|error| Fault::from_error(&error))
+    durable::write_file(&path, &text, durable::PRIVATE).map_err(|error| Fault::from_error(&error))?;
+    let process = shared.lock().get(&wanted.slot).and_then(|state| state.process);
+    match process.filter(|process| process.lives()) {
+        Some(process) => child::remember(&volume, process).map_err(|error| Fault::from_error(&error)),
+        None => Ok(()),
+    }
 }
 
 /// Makes what is missing or due. etcd reads leaves again with each handshake; roots it reads once, at its start.
@@ -148,6 +153,7 @@ pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
         };
         match running {
             Ok(mut running) => {
+                shared.started(&wanted.slot, running.identity());
                 tokio::select! {
                     () = running.ended() => {}
                     () = follow(&shared, &wanted) => {}

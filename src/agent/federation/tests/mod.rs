@@ -31,7 +31,7 @@ async fn nobody_is_born_while_a_declared_site_is_silent() {
     let mut sites = Sites::none();
     sites.net.cut.lock().unwrap().insert(site("west"));
     sites.begin(&THREE).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(sites.net.cluster().births, 0);
     let status = sites.get("east").handle.snapshot().status.clone();
     let reason = status.reason.unwrap();
@@ -108,7 +108,7 @@ async fn a_lost_record_is_asked_back_and_never_invented() {
     sites.get("west").records.missing.store(false, Ordering::Relaxed);
     sites.get("west").records.stored.lock().unwrap().0 = None;
     sites.get("west").records.stored.lock().unwrap().1 = 0;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(sites.get("west").records.stored.lock().unwrap().0.is_none());
     let ask = Question::Record;
     let reply = sites.get("west").handle.ask(&site("east"), ask).await;

@@ -95,7 +95,7 @@ impl Cluster {
             }
             Call::AddLearner(url) => drop(self.add(url, true)),
             Call::Promote(id) => {
-                self.members.iter_mut().filter(|m| m.id == *id).for_each(|m| m.learner = false)
+                self.members.iter_mut().filter(|m| m.id == *id).for_each(|m| m.learner = false);
             }
             Call::Remove(id) => {
                 self.members.retain(|m| m.id != *id);
@@ -462,12 +462,12 @@ pub(super) struct Site {
 pub(super) struct Sites {
     pub(super) net: Arc<Net>,
     pub(super) clock: Clock,
-    sites: BTreeMap<SiteName, Site>,
+    running: BTreeMap<SiteName, Site>,
 }
 
 impl Sites {
     pub(super) fn none() -> Self {
-        Self { net: Arc::default(), clock: Clock::start(), sites: BTreeMap::new() }
+        Self { net: Arc::default(), clock: Clock::start(), running: BTreeMap::new() }
     }
 
     /// All sites run and hold the same manifest.
@@ -485,12 +485,12 @@ impl Sites {
     }
 
     pub(super) fn get(&self, name: &str) -> &Site {
-        &self.sites[&site(name)]
+        &self.running[&site(name)]
     }
 
     /// The agent of a site dies and comes back; its members go on.
     pub(super) async fn restart(&mut self, name: &str, names: &[&str]) {
-        let old = self.sites.remove(&site(name)).unwrap();
+        let old = self.running.remove(&site(name)).unwrap();
         old.drain.start();
         self.add(name, old.records, Some(old.runtime)).await;
         self.get(name).handle.tell(Message::Spec(Some(manifest(names)))).await;
@@ -525,13 +525,13 @@ impl Sites {
             site: me.clone(),
             federation: key(),
             peer_urls: Arc::new(move |slot| PeerUrl(url(slot).into())),
-            client_urls: Arc::new(|slot| slot.to_string()),
+            client_urls: Arc::new(ToString::to_string),
         };
         let metrics = Metrics::shared();
         let (task, handle) = Federation::open(names, ports, Arc::clone(&metrics)).await;
         drain.spawn(task.run(drain.clone()));
         net.handles.lock().unwrap().insert(me.clone(), handle.clone());
-        self.sites.insert(me, Site { handle, runtime, records, metrics, drain });
+        self.running.insert(me, Site { handle, runtime, records, metrics, drain });
     }
 
     /// Waits until something holds; the milliseconds that it took.
@@ -539,7 +539,7 @@ impl Sites {
         let began = self.clock.now_ms();
         while !holds(self) {
             let status: Vec<_> =
-                self.sites.values().map(|s| s.handle.snapshot().status.decision.clone()).collect();
+                self.running.values().map(|s| s.handle.snapshot().status.decision.clone()).collect();
             let waited = self.clock.now_ms() - began;
             assert!(waited < limit_s * 1000, "{what}: {status:?}, {:?}", self.net.cluster());
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -553,6 +553,6 @@ impl Sites {
             let status = &s.handle.snapshot().status;
             status.arithmetic.alive == voters && status.arithmetic.voters == voters && status.plan.is_empty()
         };
-        self.net.cluster().voters() == voters && self.sites.values().all(done)
+        self.net.cluster().voters() == voters && self.running.values().all(done)
     }
 }
