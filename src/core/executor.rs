@@ -420,6 +420,10 @@ impl Executor {
         if let Some((_, Ending::Wait(reason))) = endings.iter().find(|(_, e)| matches!(e, Ending::Wait(_))) {
             return finish(Outcome::Interrupted(reason.clone()));
         }
+        if let Some((_, Ending::MoveFirst(to))) = endings.iter().find(|(_, e)| matches!(e, Ending::MoveFirst(_))) {
+            let to = *to;
+            return self.go(State::FencingMove(to), Effect::ProveRole);
+        }
         if again.len() > 1 {
             let reason =
                 again.first().map_or_else(|| Code::IntentUnresolved.into(), |(i, _)| resolve::unresolved(i));

@@ -264,9 +264,12 @@ impl Tracker {
                 }
                 self.changed_at = Some(now);
             }
-            // The first list that this agent sees: it cannot know when it changed, unless it has one member, which
-            // never had a change that the next one could collide with.
-            None => self.changed_at = (list.iter().count() > 1).then_some(now),
+            // The first list that this agent sees: it cannot know when it changed, unless it has one member and no
+            // intent was ever acknowledged here: then there never was a change that the next one could collide with.
+            None => {
+                let own = self.sites.get(&self.me).and_then(|told| told.observation.record.intent.as_ref());
+                self.changed_at = (list.iter().count() > 1 || own.is_some()).then_some(now);
+            }
         }
         self.list = Some(list.clone());
     }

@@ -3,10 +3,11 @@
 
 use crate::federation::observed::{MemberList, RecordSummary};
 use crate::federation::view::{View, Wish};
-use crate::id::{OpId, SiteName};
+use crate::id::{MemberId, OpId, SiteName};
 use crate::intent::{Intent, IntentKind, IntentState};
 use crate::membership::plan::judge_step;
-use crate::membership::quorum::quorum;
+use crate::membership::quorum::{arithmetic, quorum};
+use crate::membership::safety;
 use crate::membership::step::StepKind;
 use crate::reason::{Code, Reason};
 
@@ -23,6 +24,8 @@ pub enum Ending {
     Again(IntentKind),
     /// Another closing move: a removed learner can never be promoted.
     Instead(IntentKind),
+    /// The same operation again, once leadership has moved here: its target leads (rule I10).
+    MoveFirst(MemberId),
     /// Nothing may be done yet.
     Wait(Reason),
 }
@@ -66,8 +69,12 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
     }
     match &intent.kind {
         IntentKind::AddLearner { slot, .. } => {
-            // A late duplicate can only create a learner without a process: it is dropped as an orphan.
-            if e.wish.slots.contains(slot) { Ending::Again(intent.kind.clone()) } else { Ending::Voidable }
+            // A late duplicate can only create a learner without a process: it is dropped as an orphan. What is not
+            // permitted now, or what etcd must refuse, is closed: it would stand in the way of its own cure.
+            let (alive, voters) = (arithmetic(e.view).alive, e.view.voters().count());
+            let connected = voters == 1 || alive >= quorum(voters + 1);
+            let again = e.wish.slots.contains(slot) && connected && judge(intent, e).is_ok();
+            if again { Ending::Again(intent.kind.clone()) } else { Ending::Voidable }
         }
         IntentKind::Promote { member } => match e.list.get(*member) {
             None => Ending::Voidable, // a removed id can never be promoted
@@ -81,7 +88,10 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
         | IntentKind::ActivateSpec { .. } => Ending::Again(intent.kind.clone()),
         IntentKind::Remove { learner: false, .. } => match judge(intent, e) {
             Ok(()) => Ending::Again(intent.kind.clone()),
-            Err(_) => Ending::Wait(unresolved(intent)),
+            Err(reason) => match safety::transferee(e.view, e.wish, reason.site.as_ref()) {
+                Some(to) if reason.code == Code::LeaderInTheWay => Ending::MoveFirst(to.id),
+                _ => Ending::Wait(unresolved(intent)),
+            },
         },
         IntentKind::UpdateUrl { .. } => match judge(intent, e) {
             Ok(()) => Ending::Again(intent.kind.clone()),

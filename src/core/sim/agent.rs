@@ -345,7 +345,7 @@ impl World {
         agent.decision = Some(decision);
         match step {
             Some(StepKind::Snapshot) => {
-                self.sites[s].backup_at = Some(self.now);
+                self.take_backup(s);
                 self.truth.count_step("Snapshot");
             }
             Some(_) => self.run(s, agent),
@@ -618,7 +618,14 @@ impl World {
         let n = list.voters().count();
         let site_of = |url: &crate::id::PeerUrl| url.slot(&self.key.name).map(|(site, _)| site);
         let told = |site: &SiteName| agent.told.iter().any(|(name, _)| name == site);
-        let come = list.voters().filter(|m| site_of(&m.peer_url).is_some_and(|site| told(&site))).count();
+        // Voters that are proven dead count as come.
+        let declared = |id: MemberId| {
+            self.sites[s].cr.as_ref().is_some_and(|cr| cr.spec.lost_members().any(|lost| lost == id))
+        };
+        let counts = |m: &&crate::federation::observed::ListedMember| {
+            declared(m.id) || site_of(&m.peer_url).is_some_and(|site| told(&site))
+        };
+        let come = list.voters().filter(counts).count();
         if n > 1 && come <= n - crate::membership::quorum::quorum(n) {
             return;
         }

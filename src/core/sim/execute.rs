@@ -24,6 +24,8 @@ pub struct Run {
     /// Names the current wait, so that the timeout of an earlier one changes nothing.
     token: u32,
     machine: Executor,
+    /// The own member whose leadership was proven; it alone is called.
+    proven: Option<(usize, super::etcd::At)>,
     waiting: Waiting,
 }
 
@@ -46,7 +48,7 @@ impl World {
         self.runs += 1;
         let identity = Identity { me: self.names[s].clone(), uid, epoch: record.epoch, deadline_ms: DEADLINE_MS };
         let id = self.runs;
-        agent.run = Some(Box::new(Run { id, token: 0, machine: Executor::new(identity), waiting: Waiting::Nothing }));
+        agent.run = Some(Box::new(Run { id, token: 0, proven: None, machine: Executor::new(identity), waiting: Waiting::Nothing }));
         self.drive(s, agent, Answer::Start);
     }
 
@@ -225,6 +227,9 @@ impl World {
         self.advance_etcd();
         let (cluster, at) = self.leading(s)?;
         let (term, list) = self.clusters[cluster].linearizable_list(at)?;
+        if let Some(run) = agent.run.as_mut() {
+            run.proven = Some((cluster, at));
+        }
         let (term, list, at_ms) = (crate::id::Term(term), list.clone(), agent.clock(self.now));
         Some(Role { leads: true, term, list, at_ms })
     }
@@ -257,7 +262,8 @@ impl World {
             return if agent.dies { None } else { Some(Answer::Sent(CallResult::Unknown)) };
         }
         self.advance_etcd();
-        let Some((cluster, at)) = self.own_member(s) else { return Some(Answer::Sent(CallResult::Unknown)) };
+        let proven = agent.run.as_ref().and_then(|run| run.proven);
+        let Some((cluster, at)) = proven.filter(|(c, at)| self.clusters[*c].nodes[*at].running) else { return Some(Answer::Sent(CallResult::Unknown)) };
         let intent = agent.run.as_ref().and_then(|run| run.machine.intent().cloned());
         self.judge_send(s, cluster, at, call, intent.as_deref());
         if matches!(call, Call::MoveLeader(_)) {
@@ -293,14 +299,6 @@ impl World {
             Call::Update(member, url) => Request::Update(*member, url.clone()),
             Call::MoveLeader(member) => Request::MoveLeader(*member),
         }
-    }
-
-    /// The own running member, which alone is ever called.
-    fn own_member(&self, s: usize) -> Option<(usize, super::etcd::At)> {
-        self.leading(s).or_else(|| {
-            let nodes = self.sites[s].volumes.iter().filter_map(|v| v.node);
-            nodes.into_iter().find(|(c, at)| self.clusters[*c].nodes[*at].running)
-        })
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one waiting call")]

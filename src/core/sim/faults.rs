@@ -314,6 +314,7 @@ impl World {
             }
             Fault::OldBackups => {
                 self.truth.backups_lost_at = self.now;
+                self.truth.backup_at = None;
                 self.sites.iter_mut().for_each(|site| site.backup_at = None);
                 self.options.backups
             }

@@ -154,7 +154,8 @@ impl World {
     fn start_etcd(&mut self, s: usize, v: usize) {
         let Some((cluster, at)) = self.sites[s].volumes[v].node else { return };
         self.note(|| format!("etcd of volume {v} starts"), Some(s));
-        let fresh = self.fresh_storage_fault(s);
+        // A seed has nothing to be compared with.
+        let fresh = at > 0 && self.fresh_storage_fault(s);
         let cluster = &mut self.clusters[cluster];
         cluster.advance(self.now);
         let node = &mut cluster.nodes[at];

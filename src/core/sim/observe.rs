@@ -109,11 +109,20 @@ impl World {
         Arc::new(observation)
     }
 
+    fn wall(&self, s: usize) -> i64 {
+        i64::try_from(self.now).unwrap_or(i64::MAX) + self.sites[s].skew
+    }
+
+    /// By the wall clock, which may have jumped since.
     fn backup_age(&self, s: usize) -> Option<u64> {
-        let taken = self.sites[s].backup_at?;
-        // By the wall clock, which may be wrong: it can block a step, and never causes one.
-        let age = (self.now - taken).saturating_add_signed(self.sites[s].skew);
-        Some(age / 1_000)
+        let age = self.wall(s) - self.sites[s].backup_at?;
+        Some(u64::try_from(age).unwrap_or(0) / 1_000)
+    }
+
+    /// A verified backup is there now.
+    pub fn take_backup(&mut self, s: usize) {
+        self.truth.backup_at = Some(self.now);
+        self.sites[s].backup_at = Some(self.wall(s));
     }
 
     fn local_member(&self, s: usize, i: &crate::federation::member::Incarnation) -> LocalMember {

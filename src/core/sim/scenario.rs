@@ -161,7 +161,7 @@ impl World {
                 agents: Vec::new(),
                 armed: Vec::new(),
                 skew: 0,
-                backup_at: Some(now.saturating_sub(seed % 5 * 1_000)),
+                backup_at: i64::try_from(now).ok(),
                 maintenance: false,
                 older_etcd: false,
                 certificates_end: false,

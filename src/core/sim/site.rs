@@ -124,8 +124,8 @@ pub struct Site {
     pub armed: Vec<Armed>,
     /// Wall clock error, ms.
     pub skew: i64,
-    /// When the newest backup was taken, world time; none = never.
-    pub backup_at: Option<u64>,
+    /// When the newest backup was taken, by this site's wall clock; none = never.
+    pub backup_at: Option<i64>,
     /// A defragmentation runs.
     pub maintenance: bool,
     /// Its etcd binaries are one minor older.
