@@ -12,6 +12,7 @@ use crate::id::{Epoch, Generation, MemberId, OpId, PeerUrl, Seq, SiteName, Term,
 use crate::intent::resolve::{self, Ending, Evidence};
 use crate::intent::{HeldIntent, Intent, IntentKind, IntentState, Operation, OperationKind, Resolution};
 use crate::membership::quorum::quorum;
+use crate::membership::safety::Proposed;
 use crate::membership::step::{Decision, StepKind};
 use crate::membership::{check, plan};
 use crate::reason::{Code, Reason};
@@ -424,6 +425,9 @@ impl Executor {
             let to = *to;
             return self.go(State::FencingMove(to), Effect::ProveRole);
         }
+        if endings.iter().any(|(_, ending)| *ending == Ending::BackupFirst) {
+            return finish(Outcome::Decided(Decision::Step(Box::new(plan::snapshot(&look.view)))));
+        }
         if again.len() > 1 {
             let reason =
                 again.first().map_or_else(|| Code::IntentUnresolved.into(), |(i, _)| resolve::unresolved(i));
@@ -458,7 +462,12 @@ impl Executor {
         if !executors.contains(&self.id.me) {
             executors.push(self.id.me.clone());
         }
-        let mut intent = self.intent_for(&look, kind, operation, op, open.exception.is_some());
+        // An exception that a person made since is stored with the intent, and acknowledged where the CR holds it too.
+        let needs = StepKind::again(&kind).is_some_and(|step| {
+            let (view, wish) = (&look.view, &look.wish);
+            Proposed { view, wish, kind: &step, operation }.needs_exception()
+        });
+        let mut intent = self.intent_for(&look, kind, operation, op, open.exception.is_some() || needs);
         intent.executors = executors;
         if op == open.op {
             intent.spec.clone_from(&open.spec);

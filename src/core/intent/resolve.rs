@@ -26,6 +26,8 @@ pub enum Ending {
     Instead(IntentKind),
     /// The same operation again, once leadership has moved here: its target leads (rule I10).
     MoveFirst(MemberId),
+    /// The same operation again, once there is a fresh backup (rule I17).
+    BackupFirst,
     /// Nothing may be done yet.
     Wait(Reason),
 }
@@ -90,6 +92,7 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
             Ok(()) => Ending::Again(intent.kind.clone()),
             Err(reason) => match safety::transferee(e.view, e.wish, reason.site.as_ref()) {
                 Some(to) if reason.code == Code::LeaderInTheWay => Ending::MoveFirst(to.id),
+                _ if reason.code == Code::BackupTooOld => Ending::BackupFirst,
                 _ => Ending::Wait(unresolved(intent)),
             },
         },

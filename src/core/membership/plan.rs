@@ -98,6 +98,13 @@ fn instead(view: &View, wish: &Wish, reason: Reason) -> Decision {
     }
 }
 
+/// The step that takes a backup, because another one needs it fresh (rule I17).
+pub fn snapshot(view: &View) -> Step {
+    let operation = Operation { kind: OperationKind::Backup, source: None, new: None };
+    let now = arithmetic(view);
+    Step { kind: StepKind::Snapshot, operation, before: now, after: now, overridden: false }
+}
+
 /// Whether waiting alone can end it.
 const fn passes(code: Code) -> bool {
     !matches!(

@@ -333,6 +333,12 @@ impl World {
         match outcome {
             Outcome::Applied(kind, _) => self.truth.count_step(kind.name()),
             Outcome::Moved(_) => self.truth.count_step("MoveLeader"),
+            Outcome::Decided(crate::membership::step::Decision::Step(step)) => {
+                if step.kind == crate::membership::step::StepKind::Snapshot {
+                    self.take_backup(s);
+                    self.truth.count_step("Snapshot");
+                }
+            }
             Outcome::Decided(decision) => {
                 if let Some(reason) = decision.reason() {
                     self.count(reason.rule());

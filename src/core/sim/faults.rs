@@ -206,8 +206,17 @@ impl World {
         let intact = conf.voters().filter(|at| !goes(*at) && !self.doomed(&cluster.nodes[*at]));
         // Also after a promotion that may be under way.
         let learners = conf.members.len() - conf.voter_count();
-        let here = conf.voters().any(goes);
+        let promoted = |at: usize| self.being_promoted(cluster.nodes[at].id);
+        let here = conf.members.iter().any(|(at, learner)| goes(*at) && (!learner || promoted(*at)));
         !here || intact.count() >= quorum(conf.voter_count() + learners)
+    }
+
+    /// Its promotion is acknowledged somewhere and may be on its way.
+    fn being_promoted(&self, id: crate::id::MemberId) -> bool {
+        let held = self.sites.iter().filter_map(|site| site.store.record.as_ref()?.intent.as_ref());
+        held.filter(|held| held.open()).any(|held| {
+            matches!(held.intent.kind, crate::intent::IntentKind::Promote { member } if member == id)
+        })
     }
 
     /// A member that is lost, or whose agent has lost the record that proves it.

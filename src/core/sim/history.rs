@@ -13,6 +13,8 @@ use crate::federation::view::{View, Wish};
 const FAULTS_MS: u64 = 22_000;
 /// The troubles end here.
 const HEAL_MS: u64 = 28_000;
+/// A person looks after so long whether something waits for him.
+const PERSON_MS: u64 = 120_000;
 /// After the healing the world must be as wished within so many events.
 const PATIENCE: u64 = 6_000;
 
@@ -152,4 +154,5 @@ fn heal(world: &mut World) {
         }
     }
     world.schedule(10, Event::Space);
+    world.schedule(PERSON_MS, Event::Person);
 }

@@ -328,6 +328,26 @@ impl World {
         true
     }
 
+    /// An open removal of a healthy voter, while another one has died since, is a person's to decide (safety.md 4): he
+    /// sets I3 aside for this operation.
+    pub(super) fn person(&mut self) {
+        let held = self.sites.iter().filter_map(|site| site.store.record.as_ref()?.intent.clone());
+        let stuck = held.filter(|held| held.open()).find(|held| {
+            matches!(held.intent.kind, crate::intent::IntentKind::Remove { learner: false, .. })
+        });
+        let (Some(stuck), Some(cr)) = (stuck, self.scenario.current.clone()) else { return };
+        let mut spec = cr.spec.as_ref().clone();
+        spec.exception = Some(crate::federation::spec::Override {
+            rule: crate::reason::Rule::I3,
+            operation: stuck.intent.operation.to_string(),
+            by: "a person".to_owned(),
+        });
+        if let Some(cr) = Cr::new(spec, &self.key) {
+            self.note(|| format!("the user sets I3 aside for {}", stuck.intent.operation), None);
+            self.apply_spec(cr);
+        }
+    }
+
     /// A person takes a burnt site out of the spec, puts the spare one in, and lists the lost ids.
     pub fn declare_lost(&mut self, s: usize) {
         let lost: Vec<MemberId> = self.sites[s]

@@ -55,6 +55,8 @@ pub enum Event {
     Ease(usize),
     /// A member's machine loses its power.
     KillNow(usize, usize),
+    /// A person looks whether something waits for him.
+    Person,
     /// A person declares the members of a site lost.
     DeclareLost(usize),
 }
@@ -267,6 +269,7 @@ impl World {
             Event::Space => self.clusters.iter_mut().for_each(|cluster| cluster.no_space = false),
             Event::Ease(s) => self.ease(s),
             Event::KillNow(s, v) => self.kill_now(s, v),
+            Event::Person => self.person(),
             Event::DeclareLost(s) => self.declare_lost(s),
         }
     }
