@@ -9,6 +9,7 @@ use std::time::Duration;
 use quorate_core::executor::{Call, CallResult};
 use quorate_core::federation::observed::{ListedMember, MemberList, Status, Version};
 use quorate_core::id::{ClusterId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid};
+use quorate_link::clock::Clock;
 use quorate_link::etcd::client::{self, EtcdClient};
 use quorate_link::etcd::peer_port::PeerPort;
 use quorate_link::pki::{Leaf, Pair, Root, SitePki};
@@ -19,6 +20,8 @@ use crate::ports::{DataHash, Etcd, Target};
 
 /// Status is answered from memory: a member that needs longer is not well.
 const LOOK: Duration = Duration::from_millis(1_500);
+/// A member can stop being ready without any proposal; it is looked at again after this.
+const READY_AGAIN: Duration = Duration::from_secs(10);
 /// Hashing reads the whole database.
 const HASH: Duration = Duration::from_mins(1);
 
@@ -52,6 +55,8 @@ pub struct EtcdPorts {
     /// Probes and hashes have connections of their own: hashing takes long, and a probe must not wait for it.
     peer_ports: Mutex<BTreeMap<(PeerUrl, Use), Arc<PeerPort>>>,
     endpoints: Mutex<Vec<String>>,
+    /// Good looks: while nothing was proposed since, the list is the same and need not be asked for again.
+    good: Mutex<BTreeMap<Slot, (Status, Clock)>>,
 }
 
 impl EtcdPorts {
@@ -64,6 +69,7 @@ impl EtcdPorts {
             clients: Mutex::default(),
             peer_ports: Mutex::default(),
             endpoints: Mutex::default(),
+            good: Mutex::default(),
         }
     }
 
@@ -123,6 +129,15 @@ impl EtcdPorts {
         PeerPort::new(&url.0, tls).map_err(|error| crate::chain(&error))
     }
 
+    /// The last good look, if nothing moved since and it is young. Only the size of the database may differ.
+    fn unchanged(&self, slot: &Slot, status: &client::Status) -> Option<Status> {
+        let good = lock(&self.good);
+        let (last, age) = good.get(slot)?;
+        let now = seen(status, None, true);
+        let same = Status { list: last.list, db_size: last.db_size, ..now } == *last;
+        (same && age.elapsed() < READY_AGAIN).then(|| last.clone())
+    }
+
     async fn ready(&self, slot: &Slot) -> bool {
         let Listen { address, metrics, .. } = (self.listens)(slot);
         tokio::time::timeout(LOOK, ready(SocketAddr::new(address, metrics)))
@@ -153,9 +168,11 @@ async fn ready(address: SocketAddr) -> std::io::Result<()> {
 impl Etcd for EtcdPorts {
     async fn status(&self, slot: &Slot) -> Option<Status> {
         let client = self.client(slot).await?.with_deadline(LOOK);
-        let (status, list, ready) =
-            futures::join!(client.status(), client.member_list(false), self.ready(slot));
-        let status = status.ok()?;
+        let status = client.status().await.ok()?;
+        if let Some(same) = self.unchanged(slot, &status) {
+            return Some(same);
+        }
+        let (list, ready) = futures::join!(client.member_list(false), self.ready(slot));
         // A learner refuses this: what it knows of the list decides nothing.
         let list = list.ok();
         if let Some(list) = &list {
@@ -164,7 +181,11 @@ impl Etcd for EtcdPorts {
             urls.sort();
             *lock(&self.endpoints) = urls;
         }
-        Some(seen(&status, list.as_ref(), ready))
+        let seen = seen(&status, list.as_ref(), ready);
+        if seen.ready && seen.list.is_some() {
+            lock(&self.good).insert(slot.clone(), (seen.clone(), Clock::start()));
+        }
+        Some(seen)
     }
 
     async fn list(&self, slot: &Slot) -> Option<(MemberList, Term)> {

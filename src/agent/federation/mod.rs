@@ -146,14 +146,18 @@ impl<W: World> Federation<W> {
     /// Runs until the end is signalled. Members go on.
     pub async fn run(mut self, drain: Drain) {
         let ports = self.ports.clone();
+        let mut look = true;
         loop {
-            self.turn().await;
+            if look {
+                self.turn().await;
+            }
+            look = true;
             let wait = self.pause();
             let seen = self.last.reports;
             tokio::select! {
                 () = drain.signalled() => break,
                 message = self.inbox.recv() => match message {
-                    Some(message) => self.take(message).await,
+                    Some(message) => look = self.take(message).await,
                     None => break,
                 },
                 Some(event) = self.work.next(), if !self.work.is_empty() => self.done(event).await,
@@ -204,8 +208,10 @@ impl<W: World> Federation<W> {
             .observe(Duration::from_millis(self.now().saturating_sub(began)).as_secs_f64());
     }
 
-    /// What is heard from outside the task.
-    async fn take(&mut self, message: Message) {
+    /// What is heard from outside the task; whether it is worth a look at everything. A thousand calm federations are
+    /// told every two seconds that nothing changed.
+    async fn take(&mut self, message: Message) -> bool {
+        let calm = matches!(message, Message::Fresh { .. }) && !self.last.attention;
         match message {
             Message::Spec(own) => {
                 let own = own.and_then(|manifest| {
@@ -225,6 +231,7 @@ impl<W: World> Federation<W> {
                 let _ = answer.send(reply);
             }
         }
+        !calm
     }
 
     /// Something that was started is over.

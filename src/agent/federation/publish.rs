@@ -10,8 +10,9 @@ use crate::events::Events;
 use crate::ports::{Etcd as _, Peers as _, Publication, World};
 use crate::status;
 
-/// The status is made anew at least this often, because it holds ages.
-const STATUS_MS: u64 = 1_000;
+/// The status is made anew at least this often, because it holds what others do and how old that is.
+const STATUS_BUSY_MS: u64 = 1_000;
+const STATUS_CALM_MS: u64 = 2_000;
 
 /// What was said last.
 #[derive(Debug, Default)]
@@ -52,7 +53,8 @@ impl<W: World> Federation<W> {
             });
         }
         let now = self.now();
-        if changed || self.said.status_at.is_none_or(|at| now.saturating_sub(at) >= STATUS_MS) {
+        let period = if self.last.attention { STATUS_BUSY_MS } else { STATUS_CALM_MS };
+        if changed || self.said.status_at.is_none_or(|at| now.saturating_sub(at) >= period) {
             self.said.status_at = Some(now);
             self.show();
         }

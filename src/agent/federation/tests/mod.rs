@@ -170,3 +170,25 @@ async fn a_manifest_that_is_gone_stops_nothing() {
     assert_eq!(agreed.unwrap().reason, "SpecDrift");
     assert_eq!(status.arithmetic.alive, 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_agent_is_alone_lets_another_one_execute_and_only_once() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    let moves =
+        |s: &Sites| s.net.cluster().calls.iter().filter(|call| call.starts_with("MoveLeader")).count();
+    // A step is wished (the lost slot is replaced), but the agent beside the leader hears nobody any more.
+    sites.get("west").runtime.wipe();
+    sites
+        .until("the loss is known", 5, |s| {
+            s.get("east").handle.snapshot().status.members.iter().any(|m| m.state == "dead")
+        })
+        .await;
+    sites.net.cut.lock().unwrap().insert(site("east"));
+    let took = sites.until("a moved leader", 60, |s| moves(s) == 1).await;
+    assert!(took >= 20_000, "three operation deadlines: {took}");
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(moves(&sites), 1);
+    let changes = sites.net.cluster().calls.iter().filter(|call| call.starts_with("Remove")).count();
+    assert_eq!(changes, 0, "nothing is changed without the others' acknowledgement");
+}
