@@ -95,6 +95,7 @@ pub fn unborn(
 /// A federation that was born.
 pub fn living(names: &Names, record: &Record, view: &View, wish: &Wish, decision: &Decision) -> Status {
     let (plan, _) = plan::plan(view, wish);
+    let decision = &seen_by_the_executor(view, wish, decision);
     let lost = data_lost(view);
     Status {
         conditions: condition::conditions(view, wish, decision, lost.as_ref()),
@@ -120,6 +121,18 @@ pub fn living(names: &Names, record: &Record, view: &View, wish: &Wish, decision
             .collect(),
         ..from_record(names, record)
     }
+}
+
+/// A site that does not execute tells what the one that does will decide on the same facts, so that the picture is the
+/// same everywhere.
+fn seen_by_the_executor(view: &View, wish: &Wish, decision: &Decision) -> Decision {
+    let not_here = decision.reason().is_some_and(|reason| reason.code == Code::NotExecutor);
+    if !not_here || view.leader.is_none() {
+        return decision.clone();
+    }
+    let mut view = view.clone();
+    view.own_leads = true;
+    plan::next(&view, wish)
 }
 
 /// The same while this site has no readable record.

@@ -5,6 +5,9 @@ mod client;
 mod envelope;
 mod server;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

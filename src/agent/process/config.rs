@@ -88,3 +88,47 @@ pub(super) fn found(members: &Path) -> Vec<Supervised> {
     };
     entries.flatten().filter_map(|entry| read(entry.path().join(FILE))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use quorate_core::federation::layout::default_zone;
+    use quorate_core::id::{ObjectName, SiteName};
+
+    use super::*;
+
+    #[test]
+    fn the_supervisor_reads_what_the_agent_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |text| ObjectName::new(text).unwrap();
+        let slot = Slot { site: SiteName::new("east").unwrap(), ordinal: 1, zone: default_zone() };
+        let volume = folder.path().join("members/main-east-1");
+        let member = Member {
+            format: FORMAT.to_owned(),
+            federation: FederationKey { namespace: name("etcd"), name: name("main") },
+            uid: Uid(7),
+            slot: slot.clone(),
+            etcd_dir: PathBuf::from("/opt/etcd"),
+            bind: "127.0.1.1".parse().unwrap(),
+            ports: Ports { member: 1, http: 2, client: 3, peer: 4, metrics: 5 },
+            peer_url: PeerUrl("https://main-east-1.east.test:2390".into()),
+            client_urls: vec!["https://127.0.1.1:2389".to_owned()],
+            certificates: Certificates::in_folder(&volume.join("pki")),
+            trust_domain: "t.test".to_owned(),
+            outside_mark: folder.path().join("highwater/main-east-1.json"),
+            log_level: "info".to_owned(),
+            volume: volume.clone(),
+        };
+        fs::create_dir_all(&volume).unwrap();
+        let path = volume.join(FILE);
+        fs::write(&path, serde_json::to_vec(&member).unwrap()).unwrap();
+        let options = quorate_member::Options::load(&path).unwrap();
+        assert_eq!((options.slot_name().as_str(), options.ports.peer), ("main-east-1", 4));
+        assert_eq!(
+            options.certificates,
+            quorate_member::options::Certificates::in_folder(&volume.join("pki"))
+        );
+        assert_eq!(serde_json::to_value(&options).unwrap(), serde_json::to_value(&member).unwrap());
+        let wanted = Supervised { uid: Uid(7), slot, peer_url: member.peer_url };
+        assert_eq!(found(&folder.path().join("members")), [wanted]);
+    }
+}
