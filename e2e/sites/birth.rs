@@ -1,9 +1,12 @@
 //! One cluster is born, and only when all sites agree.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
-use quorate_cli::demo::mesh::manifest;
+use quorate_cli::demo::mesh::{MESH_PORT, manifest};
 use quorate_core::condition::{ConditionStatus, ConditionType, Status};
 use quorate_e2e::field::{FEDERATION, Field};
+use quorate_e2e::relay::Relay;
 
 /// What has to be the same wherever it is asked.
 fn picture(status: &Status) -> serde_json::Value {
@@ -17,17 +20,29 @@ fn picture(status: &Status) -> serde_json::Value {
     value
 }
 
+/// Puts a relay into each direction of each link between two agents, all of them cut.
+async fn cut_off(field: &Field) -> Result<Vec<Relay>> {
+    let mut links = Vec::new();
+    for (number, from) in (1_u8..).zip(&field.mesh.sites) {
+        let mut peers = Vec::new();
+        for to in field.mesh.sites.iter().filter(|to| to.name != from.name) {
+            // 127.77.100 + from.<third part of to>
+            let [a, b, c, _] = to.address.octets();
+            let address = SocketAddr::from(([a, b, 100 + number, c], MESH_PORT));
+            let relay = Relay::cut_off(address, SocketAddr::from((to.address, MESH_PORT))).await?;
+            peers.push((to.name.clone(), relay.address.to_string()));
+            links.push(relay);
+        }
+        field.mesh.configure(from, &peers)?;
+    }
+    Ok(links)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cut_off_sites_start_nothing_and_become_one_cluster_when_healed() -> Result<()> {
     let field = Field::new(&["east", "west", "north"]).await?;
     field.apply(&manifest(FEDERATION, &field.sites))?;
-    for site in &field.mesh.sites {
-        // The discard port: nobody listens there.
-        let peers = field.mesh.peers_of(site);
-        let wrong: Vec<_> =
-            peers.into_iter().map(|(name, _)| (name, format!("{}:9", site.address))).collect();
-        field.mesh.configure(site, &wrong)?;
-    }
+    let links = cut_off(&field).await?;
     field.start().await?;
 
     let waits = |status: &Status, me: &str| {
@@ -47,9 +62,7 @@ async fn cut_off_sites_start_nothing_and_become_one_cluster_when_healed() -> Res
         assert!(!site.member(FEDERATION, &format!("main-{}-0", site.name)).join("data").exists());
     }
 
-    for site in &field.mesh.sites {
-        field.mesh.configure(site, &field.mesh.peers_of(site))?;
-    }
+    links.iter().for_each(Relay::heal);
     field.settled("three settled voters after the links were healed").await?;
     assert_eq!(field.watch.cluster_ids().len(), 1);
     assert_eq!(field.etcds().len(), 3);

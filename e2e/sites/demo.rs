@@ -17,7 +17,7 @@ const END: Duration = Duration::from_secs(20);
 /// The demo, up and with its members running; its folder for temporary files; ids of all its processes.
 async fn demo(folder: &Path) -> Result<(Child, Vec<i32>)> {
     let mut demo = Command::new(binary().await?)
-        .arg("demo")
+        .args(["demo", "--network", "78"])
         .env("QUORATE_ETCD_DIR", etcd().await?)
         .env("TMPDIR", folder)
         .stdin(Stdio::null())

@@ -86,6 +86,7 @@ async fn begin(stage: &Stage) -> Result<Tour<'_>> {
     let story = &stage.story;
     story.chapter("four sites, each with its own agent, trust roots and state folder");
     let zero = stage.raise().await?;
+    story.chapter("bootstrap: one ballot, one seed, then learner by learner to three voters");
     let watch = Watch::start(&stage.mesh, FEDERATION, Some(story.clone()));
     let writer = Writer::start(stage.clients().await?, stage.clock);
     let figures = Figures { etcd: stage.version.clone(), ..Figures::default() };
@@ -124,11 +125,13 @@ impl<'a> Tour<'a> {
             let new = sites.iter().all(|site| member_ids(statuses, site).is_disjoint(old));
             new && settled(statuses, sites, VOTERS)
         };
-        let statuses = self.watch.until(what, SETTLED, good).await?;
-        if let Some(status) = statuses.values().next() {
+        self.watch.until(what, SETTLED, good).await.map(drop)
+    }
+
+    fn show_members(&self) {
+        if let Some(status) = self.watch.statuses().values().next() {
             self.stage.story.more(table(status).trim_start_matches('\n'));
         }
-        Ok(())
     }
 
     async fn leader(&self) -> Result<&'a Site> {
@@ -144,7 +147,6 @@ impl<'a> Tour<'a> {
     }
 
     async fn grow(&mut self) -> Result<()> {
-        self.stage.story.chapter("bootstrap: one ballot, one seed, then learner by learner to three voters");
         self.acknowledged(&self.writer, Duration::ZERO, QUORATE).await?;
         let first = self.writer.first().context("no acknowledged write")?;
         self.figures.quorate_ms = ms(first.saturating_sub(self.zero));
@@ -157,6 +159,7 @@ impl<'a> Tour<'a> {
         let gap = self.writer.longest_gap(first, self.now());
         self.figures.planned("growth", gap);
         self.say(&format!("three settled voters; longest gap between acknowledged writes {} ms", gap.ms()));
+        self.show_members();
         Ok(())
     }
 

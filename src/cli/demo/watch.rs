@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use quorate_core::condition::{ConditionStatus, ConditionType, Status};
+use quorate_core::condition::{Condition, ConditionStatus, ConditionType, Status};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 
@@ -14,7 +14,7 @@ use super::socket::{self, Event};
 use super::story::Story;
 
 const STATUS_EVERY: Duration = Duration::from_millis(100);
-const EVENTS_EVERY: Duration = Duration::from_millis(250);
+const EVENTS_EVERY: Duration = Duration::from_millis(150);
 const ETCD_EVERY: Duration = Duration::from_millis(1_000);
 
 /// The newest status by site; a site that does not answer has none.
@@ -172,8 +172,8 @@ impl Watch {
     }
 }
 
-/// What is not told: it says the same as what is told, once for each site.
-const QUIET: [&str; 1] = ["IntentAcknowledged"];
+/// What is not told: the same is told when it is done.
+const QUIET: [&str; 2] = ["IntentAcknowledged", "StepPlanned"];
 
 /// A status in a few lines.
 pub fn describe(status: &Status) -> String {
@@ -229,7 +229,8 @@ pub fn condition(status: &Status, kind: ConditionType) -> Option<ConditionStatus
     status.conditions.iter().find(|condition| condition.kind == kind).map(|condition| condition.status)
 }
 
-/// Whether each of `sites` sees `voters` voters and nothing else, all alive, the same ones, and nothing left to do.
+/// Whether each of `sites` sees `voters` voters and nothing else, all alive and the same ones, and whether the site that
+/// executes has nothing left to do: it finds the last change settled in all of them.
 pub fn settled(statuses: &Statuses, sites: &[String], voters: usize) -> bool {
     let mut members = BTreeSet::new();
     let all = sites.iter().all(|site| {
@@ -244,7 +245,14 @@ pub fn settled(statuses: &Statuses, sites: &[String], voters: usize) -> bool {
                 && condition(status, ConditionType::Ready) == Some(ConditionStatus::True)
         })
     });
-    all && members.len() == 1
+    all && members.len() == 1 && statuses.values().any(done)
+}
+
+/// Whether this site executes and has nothing left to do.
+fn done(status: &Status) -> bool {
+    let executes = status.executor.as_deref() == Some(status.observed_from.as_str());
+    let rests = |c: &Condition| c.kind == ConditionType::Progressing && c.reason == "AsWished";
+    executes && status.conditions.iter().any(rests)
 }
 
 /// The ids of the members that a site hosts.
