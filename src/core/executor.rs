@@ -428,12 +428,14 @@ impl Executor {
         if endings.iter().any(|(_, ending)| *ending == Ending::BackupFirst) {
             return finish(Outcome::Decided(Decision::Step(Box::new(plan::snapshot(&look.view)))));
         }
-        if again.len() > 1 {
-            let reason =
-                again.first().map_or_else(|| Code::IntentUnresolved.into(), |(i, _)| resolve::unresolved(i));
-            return finish(Outcome::Interrupted(reason));
+        // An add may always be closed instead, so it never stands in the way of another one.
+        let add = |intent: &Intent| matches!(intent.kind, IntentKind::AddLearner { .. });
+        let mut strict = again.iter().filter(|(intent, _)| !add(intent));
+        let first = strict.next();
+        if let (Some((intent, _)), true) = (first, strict.next().is_some()) {
+            return finish(Outcome::Interrupted(resolve::unresolved(intent)));
         }
-        let chosen = again.first().map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
+        let chosen = first.or(again.first()).map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
         self.closing = self.opens.clone();
         match chosen {
             Some((open, Ending::Again(kind))) => self.propose_again(look, &open, kind, open.op),

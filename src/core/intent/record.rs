@@ -193,6 +193,18 @@ impl Record {
         next
     }
 
+    /// The newest effective spec of this federation, by what this record holds and what peers tell. A wish that is
+    /// compared with an older one would miss that it waits for its activation.
+    pub fn newest_effective<'a>(
+        &self,
+        told: impl Iterator<Item = &'a RecordSummary>,
+    ) -> Option<(Generation, Digest)> {
+        let same = |r: &&RecordSummary| r.uid == self.uid && r.epoch == self.epoch && !r.missing;
+        let told = told.filter(same).filter_map(|r| Some((r.generation, r.effective?)));
+        let own = self.effective.as_ref().map(|e| (e.generation, e.digest));
+        told.chain(own).max_by_key(|(generation, _)| *generation)
+    }
+
     /// Takes over an activation that was missed, from what a peer of the same federation tells: its effective spec is
     /// newer, and it is the very spec that lies here. Without this a site that was cut off during an activation would
     /// work on the old spec until the next one.

@@ -373,13 +373,16 @@ impl World {
     pub fn wish(&self, s: usize, agent: &Agent, view: Option<&View>) -> Option<Wish> {
         let effective = agent.effective.as_ref()?;
         let cr = self.sites[s].cr.as_ref();
-        let pending = cr.filter(|cr| cr.digest != effective.of.digest).map(|cr| Pending {
+        let told = self.names.iter().filter_map(|name| agent.tracker.observation(name));
+        let newest = agent.record.as_ref()?.newest_effective(told.map(|o| o.record.as_ref()));
+        let (generation, digest) = newest.unwrap_or((effective.of.generation, effective.of.digest));
+        let pending = cr.filter(|cr| cr.digest != digest).map(|cr| Pending {
             digest: cr.digest,
             sites: cr.spec.sites().cloned().collect(),
             lost_sites: Vec::new(),
         });
         Some(Wish {
-            generation: effective.of.generation,
+            generation,
             slots: effective.layout.slots.clone(),
             allow_single_voter: effective.layout.allow_single_voter,
             lost_members: cr.map(|cr| cr.spec.lost_members().collect()).unwrap_or_default(),

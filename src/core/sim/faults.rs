@@ -208,7 +208,19 @@ impl World {
         let learners = conf.members.len() - conf.voter_count();
         let promoted = |at: usize| self.being_promoted(cluster.nodes[at].id);
         let here = conf.members.iter().any(|(at, learner)| goes(*at) && (!learner || promoted(*at)));
-        !here || intact.count() >= quorum(conf.voter_count() + learners)
+        // Also after a removal that may be on its way.
+        let going = |at: &usize| self.being_removed(cluster.nodes[*at].id);
+        let rest = intact.clone().filter(|at| !going(at)).count();
+        let removal = !conf.voters().any(|at| going(&at)) || rest >= quorum(conf.voter_count() - 1);
+        !here || (removal && intact.count() >= quorum(conf.voter_count() + learners))
+    }
+
+    /// Its removal is acknowledged somewhere and may be on its way.
+    fn being_removed(&self, id: crate::id::MemberId) -> bool {
+        let held = self.sites.iter().filter_map(|site| site.store.record.as_ref()?.intent.as_ref());
+        held.filter(|held| held.open()).any(|held| {
+            matches!(held.intent.kind, crate::intent::IntentKind::Remove { member, .. } if member == id)
+        })
     }
 
     /// Its promotion is acknowledged somewhere and may be on its way.
@@ -427,10 +439,14 @@ impl World {
 
     /// Only what the others can make whole again: records of more than n − q(n) voters' agents must be left.
     fn lose_record(&mut self, s: usize, back: bool) -> bool {
-        let whole = |o: &super::site::Site| {
-            o.store.record.as_ref().is_some_and(|r| r.seeded.is_some()) && o.agents.iter().all(|a| a.missing.is_none())
+        let whole = |o: usize| {
+            let site = &self.sites[o];
+            let record = site.store.record.as_ref().filter(|r| r.seeded.is_some());
+            let newest = record.is_some_and(|r| (r.epoch, r.seq()) >= self.truth.highest_at(o));
+            newest && site.agents.iter().all(|a| a.missing.is_none())
         };
-        if !self.sites.iter().all(|o| o.gone || !o.store.written || whole(o)) || !whole(&self.sites[s]) {
+        let fine = |o: usize| self.sites[o].gone || !self.sites[o].store.written || whole(o);
+        if !(0..self.sites.len()).all(fine) || !whole(s) {
             return false;
         }
         let Some(cluster) = self.clusters.last() else { return false };

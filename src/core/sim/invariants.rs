@@ -109,6 +109,11 @@ impl Truth {
         self.forgiven |= 1 << s;
     }
 
+    /// The highest number that a site's store ever held.
+    pub fn highest_at(&self, s: usize) -> (Epoch, Seq) {
+        self.highest.get(s).copied().unwrap_or_default()
+    }
+
     /// A record is about to be written: `i18` on the durable store.
     pub fn note_persist(&mut self, s: usize, old: Option<&Record>, new: &Record) {
         let number = (new.epoch, new.seq());

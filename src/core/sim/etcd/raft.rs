@@ -166,6 +166,7 @@ impl Cluster {
             node.patience = patience;
             node.progress = vec![0; count];
             node.pending_conf = node.log.len();
+            node.publishing = 0;
         }
         self.note_election(at);
         self.append(at, Entry::Nothing, None);
