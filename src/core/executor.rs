@@ -20,6 +20,10 @@ use crate::reason::{Code, Reason};
 /// Between the fence and the call at most this long (safety.md 4, step 7): a longer pause may have changed the term.
 pub const FENCE_MS: u64 = 1_000;
 
+/// Between the look on which a step was judged and its fence at most this long. The fence reads term and list again, but
+/// not who is alive: a process that was paused in between would act on observations that prove nothing any more.
+pub const LOOK_MS: u64 = 3_000;
+
 /// A membership call of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
@@ -635,7 +639,10 @@ impl Executor {
         let Some(intent) = self.intent.clone() else {
             return self.not_leader();
         };
-        let valid = role.filter(|r| r.leads && r.term == intent.term && r.list.digest() == intent.list);
+        let judged_at = self.role.as_ref().map_or(0, |judged| judged.at_ms);
+        let young = |r: &Role| r.at_ms.saturating_sub(judged_at) <= LOOK_MS;
+        let valid =
+            role.filter(|r| r.leads && young(r) && r.term == intent.term && r.list.digest() == intent.list);
         let Some(role) = valid else {
             let reason = Reason::new(Code::FenceFailed).site(&self.id.me).numbers(0, intent.term.0);
             return self.unmark(reason);
@@ -710,7 +717,11 @@ impl Executor {
     fn fenced_move(&mut self, to: MemberId, role: Option<Role>) -> Effect {
         let before = self.role.as_ref();
         let same = |r: &Role| {
-            r.leads && before.is_some_and(|b| b.term == r.term && b.list.digest() == r.list.digest())
+            r.leads
+                && before.is_some_and(|b| {
+                    let young = r.at_ms.saturating_sub(b.at_ms) <= LOOK_MS;
+                    young && b.term == r.term && b.list.digest() == r.list.digest()
+                })
         };
         let Some(role) = role.filter(same) else {
             return self.not_leader();

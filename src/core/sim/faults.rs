@@ -215,6 +215,13 @@ impl World {
         !here || (removal && intact.count() >= quorum(conf.voter_count() + learners))
     }
 
+    fn without_record(&self, s: usize) -> bool {
+        let site = &self.sites[s];
+        let record = site.store.record.as_ref();
+        record.is_none_or(|r| (r.epoch, r.seq()) < self.truth.highest_at(s))
+            || site.agents.iter().any(|agent| agent.missing.is_some())
+    }
+
     /// Its removal is acknowledged somewhere and may be on its way.
     fn being_removed(&self, id: crate::id::MemberId) -> bool {
         let held = self.sites.iter().filter_map(|site| site.store.record.as_ref()?.intent.as_ref());
@@ -379,6 +386,9 @@ impl World {
         let Some((c, at)) = self.sites[s].volumes[v].node else { return false };
         match fault {
             Fault::NoFsync(_, ms) => {
+                if self.without_record(s) {
+                    return false;
+                }
                 self.clusters[c].nodes[at].slow_disk = true;
                 self.schedule(ms, Event::KillNow(s, v));
                 return true;
@@ -422,6 +432,9 @@ impl World {
     fn kill(&mut self, s: usize, v: usize, ms: u64) -> bool {
         let Some((c, at)) = self.sites[s].volumes[v].node else { return false };
         let running = self.clusters[c].nodes[at].running;
+        if self.without_record(s) && !self.may_destroy(s, Some(v)) {
+            return false; // a member that does not run while its record is rebuilt counts as lost
+        }
         self.clusters[c].crash(at);
         self.sites[s].volumes[v].held_until = self.now + ms;
         self.etcd_ended(s, v);

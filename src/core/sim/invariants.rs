@@ -173,6 +173,9 @@ impl Truth {
         self.alive_at.resize(cluster.nodes.len(), 0);
         self.steady_since.resize(cluster.nodes.len(), now);
         self.led_at.resize(cluster.nodes.len(), 0);
+        for (since, _) in self.steady_since.iter_mut().zip(&cluster.nodes).filter(|(_, node)| !node.running) {
+            *since = now;
+        }
         let leader = cluster.true_leader()?;
         self.quorum_at = now;
         self.led_at[leader] = now;
