@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-const UP: Duration = Duration::from_secs(120);
+const UP: Duration = Duration::from_mins(2);
 const END: Duration = Duration::from_secs(20);
 
 /// The demo, up and with its members running; its folder for temporary files; ids of all its processes.

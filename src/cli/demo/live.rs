@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::mesh::CLIENT_PORT;
+use super::mesh::{CLIENT_PORT, Site};
 use super::watch::{Watch, settled, table};
 use super::writer::Writer;
 use super::{FEDERATION, Stage};
 
-const SETTLED: Duration = Duration::from_secs(180);
+const SETTLED: Duration = Duration::from_mins(3);
 const LINE_EVERY: Duration = Duration::from_secs(1);
 /// Without a terminal a line that replaces itself is noise.
 const LOG_LINE_EVERY: u32 = 30;
@@ -20,7 +20,7 @@ pub(super) async fn run(stage: &Stage) -> Result<ExitCode> {
     let Stage { mesh, sites, story, clock, .. } = stage;
     story.chapter("four sites, each with its own agent, trust roots and state folder");
     stage.raise().await?;
-    let watch = Watch::start(mesh, FEDERATION, Some(story.clone()));
+    let watch = Watch::start(mesh, FEDERATION, Some(story));
     let writer = Writer::start(stage.clients().await?, *clock);
     let statuses =
         watch.until("three settled voters", SETTLED, |now| settled(now, sites, sites.len())).await?;
@@ -60,41 +60,43 @@ pub(super) async fn run(stage: &Stage) -> Result<ExitCode> {
 }
 
 fn suggestions(stage: &Stage) -> Result<String> {
-    let Stage { mesh, sites, spare, .. } = stage;
+    let Stage { mesh, sites, spare, etcd, .. } = stage;
     let quorate = std::env::current_exe()?.display().to_string();
     let first = mesh.site(sites.first().context("no sites")?)?;
     let second = mesh.site(sites.get(1).context("no second site")?)?;
-    let state = first.state().display().to_string();
-    let slot = format!("{FEDERATION}-{}-0", second.name);
-    let member = second.member(FEDERATION, &slot);
-    let etcdctl = format!(
-        "etcdctl --endpoints https://{}:{CLIENT_PORT} --cacert {} --cert {user}.crt --key {user}.key",
-        first.address,
-        first.state().join("pki/client-ca.crt").display(),
-        user = first.folder.join("user/user").display(),
-    );
-    let manifests: Vec<String> = mesh
-        .sites
-        .iter()
-        .map(|site| site.manifests().join(format!("{FEDERATION}.yaml")).display().to_string())
-        .collect();
+    let gone = sites.last().context("no sites")?;
+    let data = second
+        .member(FEDERATION, &format!("{FEDERATION}-{}-0", second.name))
+        .join("data")
+        .display()
+        .to_string();
+    let file = |site: &Site| site.manifests().join(format!("{FEDERATION}.yaml")).display().to_string();
     Ok(format!(
         "
 Try, in another terminal:
-  look             {quorate} status --state-dir {state} --watch
-  ask why          {quorate} plan --state-dir {state}
-  read and write   {etcdctl} member list
-  kill a member    pkill -KILL -f 'etcd.*{slot}'        # its supervisor starts it again
-  lose a disk      mv {data} {away} && pkill -KILL -f 'etcd.*{slot}'        # it is replaced
-  move a member    write the same text into all of these files, with {spare} instead of {gone}:
-                   sed 's/{{name: {gone}}}/{{name: {spare}}}/' {source} > {away}.yaml
-                   for file in {files}; do cp {away}.yaml $file; done
+  look            {quorate} status --state-dir {folder} --watch
+  use it          {etcdctl} --endpoints https://{address}:{CLIENT_PORT} --cacert {folder}/pki/client-ca.crt \\
+                    --cert {user}.crt --key {user}.key member list -w table
+  kill a member   pkill -KILL -f data-dir={data}
+                    its supervisor starts it again, on its data
+  lose a disk     mv {data} {away} && pkill -KILL -f data-dir={data}
+                    the member is removed, and another one takes its place
+  change sites    sed 's/{{name: {gone}}}/{{name: {spare}}}/' {manifest} > {new}
+                  for file in {files}; do cp {new} $file; done
+                    the member of {gone} moves to {spare} while writes go on
+  kill a site     pkill -KILL -f {gone_folder}
+                    agent, supervisor and etcd of {gone} die at once; to bring it back: sh {script}
 Ctrl-C ends it and leaves nothing behind.
 ",
-        data = member.join("data").display(),
+        folder = first.state().display(),
+        etcdctl = etcd.join("etcdctl").display(),
+        address = first.address,
+        user = first.folder.join("user/user").display(),
         away = second.folder.join("lost").display(),
-        gone = sites.last().context("no sites")?,
-        source = manifests.first().context("no sites")?,
-        files = manifests.join(" "),
+        manifest = file(first),
+        new = mesh.run.folder().join("new.yaml").display(),
+        files = mesh.sites.iter().map(file).collect::<Vec<_>>().join(" "),
+        gone_folder = mesh.site(gone)?.folder.display(),
+        script = mesh.script(mesh.site(gone)?)?.display(),
     ))
 }

@@ -2,10 +2,12 @@
 //!
 //! Site n binds `127.<network>.n.1` with the ordinary ports, so everything looks as it would on machines of their own.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -210,18 +212,32 @@ impl Mesh {
         Ok(())
     }
 
+    fn agent(&self, site: &Site) -> Command {
+        let mut command = self.command(site);
+        command.args(["agent", "--config"]).arg(site.config());
+        command
+    }
+
+    /// Writes a script that starts the agent of a site again, for people; the end of the run is its end too.
+    pub fn script(&self, site: &Site) -> Result<PathBuf> {
+        let path = site.folder.join("start.sh");
+        let text =
+            format!("{} >>{} 2>&1 </dev/null &\n", shell(&self.agent(site)), quote(site.log().as_os_str()));
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
     /// Starts the agent of a site as a process of its own.
     pub fn start(&self, site: &Site) -> Result<()> {
-        let mut command = self.namespace.command(&self.run, &site.name, &site.hosts(), &self.binary);
-        command.args(["agent", "--config"]).arg(site.config());
+        let mut command = self.agent(site);
         let log = log_file(&site.log())?;
         command.stdout(log.try_clone()?).stderr(log);
         command.spawn().with_context(|| format!("cannot start the agent of {}", site.name))?;
         Ok(())
     }
 
-    /// A command of this site's processes other than the agent: same names, same token.
-    pub fn command(&self, site: &Site) -> std::process::Command {
+    /// A command of this site's processes: it sees the names of the members, and ends with the run.
+    pub fn command(&self, site: &Site) -> Command {
         self.namespace.command(&self.run, &site.name, &site.hosts(), &self.binary)
     }
 
@@ -282,6 +298,19 @@ pub fn wipe(mesh: &Mesh, site: &Site) -> Result<()> {
     fs::remove_dir_all(&aside).with_context(|| format!("cannot remove {}", aside.display()))
 }
 
+/// The command as a line for a shell, in a session of its own.
+fn shell(command: &Command) -> String {
+    let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let variables = variables.map(|(name, value)| format!("{}={}", name.display(), quote(value)));
+    let words = [command.get_program()].into_iter().chain(command.get_args()).map(quote);
+    let words = ["setsid".to_owned()].into_iter().chain(words);
+    variables.chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn quote(word: &OsStr) -> String {
+    format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
+}
+
 /// Whether nobody listens on these ports.
 pub fn free(address: Ipv4Addr, ports: &[u16]) -> Result<()> {
     for port in ports {
@@ -338,7 +367,7 @@ pub fn find_etcd() -> Result<(PathBuf, String)> {
 }
 
 fn version(etcd: &Path) -> Option<String> {
-    let output = std::process::Command::new(etcd).arg("--version").output().ok()?;
+    let output = Command::new(etcd).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().find_map(|line| line.strip_prefix("etcd Version: ")).map(|version| version.trim().to_owned())
 }
@@ -356,6 +385,13 @@ mod tests {
         assert!(error.contains(&format!("127.99.1.1:{port}")), "{error}");
         drop(holder);
         free(address, &[port]).unwrap();
+    }
+
+    #[test]
+    fn a_command_as_a_line_for_a_shell() {
+        let mut command = Command::new("a b");
+        command.arg("it's").env("X", "1 2").env_remove("Y");
+        assert_eq!(shell(&command), r"X='1 2' setsid 'a b' 'it'\''s'");
     }
 
     #[test]

@@ -139,14 +139,9 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         story,
         clock,
     };
-    let play = async {
-        match args.once {
-            true => tour::run(&stage).await,
-            false => live::run(&stage).await,
-        }
-    };
+    let show = async { if args.once { tour::run(&stage).await } else { live::run(&stage).await } };
     let ended = tokio::select! {
-        ended = Box::pin(play) => Some(ended),
+        ended = Box::pin(show) => Some(ended),
         _ = interrupt.recv() => None,
         _ = terminate.recv() => None,
         _ = hangup.recv() => None,

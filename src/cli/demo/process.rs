@@ -143,7 +143,9 @@ impl Run {
     /// Kills (SIGKILL) one kind of processes at a site; returns their ids.
     pub fn kill(&self, site: &str, kind: Kind) -> Vec<i32> {
         let found = self.of(site, kind);
-        found.iter().for_each(|process| kill(process.pid));
+        for process in &found {
+            kill(process.pid);
+        }
         found.into_iter().map(|process| process.pid).collect()
     }
 
@@ -272,7 +274,9 @@ mod tests {
         assert!(run.processes().iter().all(|p| p.site == "east" && p.kind == Kind::Other));
         drop(run);
         child.wait().unwrap();
-        pids.iter().for_each(|pid| collect(*pid));
+        for pid in &pids {
+            collect(*pid);
+        }
         assert!(pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
         assert!(!inner.exists());
     }

@@ -20,8 +20,8 @@ use super::{FEDERATION, Stage, UP};
 const ROUNDS: usize = 5;
 const VOTERS: usize = 3;
 
-const QUORATE: Duration = Duration::from_secs(60);
-const SETTLED: Duration = Duration::from_secs(180);
+const QUORATE: Duration = Duration::from_mins(1);
+const SETTLED: Duration = Duration::from_mins(3);
 const FAILOVER: Duration = Duration::from_secs(30);
 /// An answer that was on its way when a leader was killed can still come in.
 const IN_FLIGHT: Duration = Duration::from_millis(300);
@@ -74,7 +74,7 @@ pub(super) async fn run(stage: &Stage) -> Result<ExitCode> {
     tour.move_leader().await?;
     Box::pin(tour.failover()).await?;
     let good = tour.prove().await?;
-    tour.figures.seconds = (stage.clock.elapsed() - begun).as_secs();
+    tour.figures.seconds = stage.clock.elapsed().saturating_sub(begun).as_secs();
     tour.summary();
     tour.watch.stop().await;
     stage.story.result(&tour.figures);
@@ -87,7 +87,7 @@ async fn begin(stage: &Stage) -> Result<Tour<'_>> {
     story.chapter("four sites, each with its own agent, trust roots and state folder");
     let zero = stage.raise().await?;
     story.chapter("bootstrap: one ballot, one seed, then learner by learner to three voters");
-    let watch = Watch::start(&stage.mesh, FEDERATION, Some(story.clone()));
+    let watch = Watch::start(&stage.mesh, FEDERATION, Some(story));
     let writer = Writer::start(stage.clients().await?, stage.clock);
     let figures = Figures { etcd: stage.version.clone(), ..Figures::default() };
     Ok(Tour { stage, zero, watch, writer, figures })
@@ -104,7 +104,7 @@ impl<'a> Tour<'a> {
 
     /// Waits for the first acknowledgement after `then`.
     async fn acknowledged(&self, writer: &Writer, then: Duration, patience: Duration) -> Result<()> {
-        while !writer.last().is_some_and(|last| last > then) {
+        while writer.last().is_none_or(|last| last <= then) {
             if self.now() > then + patience {
                 let error = writer.last_error().unwrap_or_else(|| "no attempt has failed".to_owned());
                 let how = self.watch.describe();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use quorate_core::condition::{Condition, ConditionStatus, ConditionType, Status};
+use quorate_core::condition::{Condition, ConditionStatus, ConditionType, MemberStatus, Status};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 
@@ -15,7 +15,7 @@ use super::story::Story;
 
 const STATUS_EVERY: Duration = Duration::from_millis(100);
 const EVENTS_EVERY: Duration = Duration::from_millis(150);
-const ETCD_EVERY: Duration = Duration::from_millis(1_000);
+const ETCD_EVERY: Duration = Duration::from_secs(1);
 
 /// The newest status by site; a site that does not answer has none.
 pub type Statuses = BTreeMap<String, Status>;
@@ -49,7 +49,7 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch; with a story, what the agents report is told.
-    pub fn start(mesh: &Mesh, federation: &str, story: Option<Story>) -> Self {
+    pub fn start(mesh: &Mesh, federation: &str, story: Option<&Story>) -> Self {
         let watch = Self {
             federation: federation.to_owned(),
             seen: Arc::default(),
@@ -58,7 +58,7 @@ impl Watch {
         };
         for site in &mesh.sites {
             watch.drain.spawn_until(watch.clone().look(site.clone()));
-            if let Some(story) = &story {
+            if let Some(story) = story {
                 watch.drain.spawn_until(watch.clone().tell(site.clone(), story.clone()));
             }
             watch.drain.spawn_until(watch.clone().look_at_etcd(site.clone()));
@@ -175,53 +175,38 @@ impl Watch {
 /// What is not told: the same is told when it is done.
 const QUIET: [&str; 2] = ["IntentAcknowledged", "StepPlanned"];
 
-/// A status in a few lines.
+/// A status in a few lines: what is decided, what is not well, and the members.
 pub fn describe(status: &Status) -> String {
     let now = &status.arithmetic;
-    let mut text = format!(
+    let head = format!(
         "{}: {}; voters {}, alive {}, quorum {}, margin {}",
         status.observed_from, status.decision, now.voters, now.alive, now.quorum, now.margin
     );
-    for condition in &status.conditions {
-        let good = matches!(
-            (condition.kind, condition.status),
-            (
-                ConditionType::Ready
-                    | ConditionType::Quorate
-                    | ConditionType::SpecAgreed
-                    | ConditionType::PeersReachable
-                    | ConditionType::AllMembersReady,
-                ConditionStatus::False
-            ) | (
-                ConditionType::Frozen
-                    | ConditionType::DataLost
-                    | ConditionType::DivergentData
-                    | ConditionType::QuorumAtRisk,
-                ConditionStatus::True
-            )
-        );
-        if good {
-            text.push_str(&format!(
-                "\n    {:?}={:?} {}: {}",
-                condition.kind, condition.status, condition.reason, condition.message
-            ));
+    let troubles = status.conditions.iter().filter(|condition| is_trouble(condition));
+    let troubles = troubles.map(|c| format!("\n    {:?}={:?} {}: {}", c.kind, c.status, c.reason, c.message));
+    head + &troubles.collect::<String>() + &table(status)
+}
+
+fn is_trouble(condition: &Condition) -> bool {
+    use ConditionType as T;
+    match condition.kind {
+        T::Ready | T::Quorate | T::SpecAgreed | T::PeersReachable | T::AllMembersReady => {
+            condition.status == ConditionStatus::False
         }
+        T::Frozen | T::DataLost | T::DivergentData | T::QuorumAtRisk => {
+            condition.status == ConditionStatus::True
+        }
+        _ => false,
     }
-    text.push_str(&table(status));
-    text
 }
 
 /// The members, one a line.
 pub fn table(status: &Status) -> String {
-    let mut text = String::new();
-    for m in &status.members {
+    let line = |m: &MemberStatus| {
         let leader = if m.leader { " leader" } else { "" };
-        text.push_str(&format!(
-            "\n    {:<16} {:>16}  {:<6} {:<7} {}{leader}",
-            m.name, m.id, m.site, m.role, m.state
-        ));
-    }
-    text
+        format!("\n    {:<16} {:>16}  {:<6} {:<7} {}{leader}", m.name, m.id, m.site, m.role, m.state)
+    };
+    status.members.iter().map(line).collect()
 }
 
 /// The state of a condition.
