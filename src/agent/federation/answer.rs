@@ -6,18 +6,63 @@ use quorate_core::federation::observed::SiteObservation;
 use quorate_core::id::SiteName;
 use quorate_core::intent::record::Witness;
 
-use super::{Federation, Question, Reply};
+use super::{Answers, Federation, Question, Reply};
 use crate::ports::World;
+
+/// What a site said that has no part in this federation yet.
+pub(super) struct Stranger {
+    observation: Arc<SiteObservation>,
+    true_at: u64,
+    arrival: u64,
+}
 
 impl<W: World> Federation<W> {
     /// Takes note of what a peer saw.
-    pub(super) fn hear(&mut self, site: &SiteName, observation: Arc<SiteObservation>, age_ms: u64) {
+    pub(super) fn hear(
+        &mut self,
+        site: &SiteName,
+        observation: Arc<SiteObservation>,
+        age_ms: u64,
+        arrival: u64,
+    ) {
+        let now = self.now();
         if !self.may_speak(site) {
             self.metrics.refused("NotAMember");
+            let stranger = Stranger { observation, true_at: now.saturating_sub(age_ms), arrival };
+            self.strangers.insert(site.clone(), stranger);
             return;
         }
-        let now = self.now();
+        // What was kept for this task and what comes directly can overtake each other.
+        if self.arrivals.get(site).is_some_and(|known| *known >= arrival) {
+            return;
+        }
+        self.arrivals.insert(site.clone(), arrival);
         self.tracker.hear(observation, age_ms, now);
+    }
+
+    /// A view is still true.
+    pub(super) fn fresh_view(&mut self, site: &SiteName, arrival: u64, age_ms: u64) {
+        let now = self.now();
+        if self.arrivals.get(site) == Some(&arrival) {
+            self.tracker.renew(site, age_ms, now);
+        }
+        if let Some(stranger) = self.strangers.get_mut(site).filter(|stranger| stranger.arrival == arrival) {
+            stranger.true_at = now.saturating_sub(age_ms);
+        }
+    }
+
+    /// Hears the sites that got a part since they spoke: nobody says the same thing twice.
+    pub(super) fn admit_strangers(&mut self) {
+        if self.strangers.is_empty() {
+            return;
+        }
+        let (now, sites) = (self.now(), self.sites());
+        let (admitted, rest) =
+            std::mem::take(&mut self.strangers).into_iter().partition(|(site, _)| sites.contains(site));
+        self.strangers = rest;
+        for (site, Stranger { observation, true_at, arrival }) in Answers::from(admitted) {
+            self.hear(&site, observation, now.saturating_sub(true_at), arrival);
+        }
     }
 
     /// Only sites of the effective, the pending or the own spec, or that host a listed member or an open intent.

@@ -66,11 +66,15 @@ pub enum Message {
         observation: Arc<SiteObservation>,
         /// How old it is, ms.
         age_ms: u64,
+        /// Rises with each view that arrives here: an older one that comes later is dropped.
+        arrival: u64,
     },
     /// A peer's last observation is still true.
     Fresh {
         /// The peer.
         site: SiteName,
+        /// Which view is still true; nothing is renewed if another one is known.
+        arrival: u64,
         /// How old it is, ms.
         age_ms: u64,
     },

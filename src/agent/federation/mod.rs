@@ -66,6 +66,10 @@ pub struct Federation<W: World> {
     snapshot: tokio::sync::watch::Sender<Arc<Snapshot>>,
     work: FuturesUnordered<BoxFuture<'static, Event>>,
     tracker: Tracker,
+    /// The newest view of each site.
+    arrivals: Answers<u64>,
+    /// Views of sites without a part here; they may get one. One per trusted site at most.
+    strangers: Answers<answer::Stranger>,
     record: Record,
     record_version: u64,
     /// Why there is no readable record, if there is none although there should be.
@@ -116,6 +120,8 @@ impl<W: World> Federation<W> {
         }
         let federation = Self {
             tracker: Tracker::new(names.site.clone(), names.federation.clone(), now),
+            arrivals: Answers::new(),
+            strangers: Answers::new(),
             names,
             ports,
             metrics,
@@ -189,6 +195,7 @@ impl<W: World> Federation<W> {
     async fn turn(&mut self) {
         let began = self.now();
         self.last.reports = self.ports.runtime.version();
+        self.admit_strangers();
         // Each round changes the record once at most; the bound only keeps a mistake from spinning.
         for _ in 0..16 {
             self.observe();
@@ -220,10 +227,11 @@ impl<W: World> Federation<W> {
                 });
                 self.own = own;
             }
-            Message::View { site, observation, age_ms } => self.hear(&site, observation, age_ms),
-            Message::Fresh { site, age_ms } => {
-                let now = self.now();
-                self.tracker.renew(&site, age_ms, now);
+            Message::View { site, observation, age_ms, arrival } => {
+                self.hear(&site, observation, age_ms, arrival);
+            }
+            Message::Fresh { site, arrival, age_ms } => {
+                self.fresh_view(&site, arrival, age_ms);
             }
             Message::Ask { site, question, answer } => {
                 let reply = self.answer(&site, question).await;

@@ -82,6 +82,7 @@ pub struct Mesh {
     federations: Mutex<BTreeMap<FederationKey, Handle>>,
     /// The last view of each peer, also for federations that are not known here yet.
     told: Mutex<BTreeMap<(SiteName, FederationKey), Told>>,
+    arrivals: AtomicU64,
     heard: Mutex<BTreeMap<SiteName, u64>>,
     /// A peer that calls is back: our own call need not wait any longer.
     called: BTreeMap<SiteName, Notify>,
@@ -103,6 +104,7 @@ struct Told {
     observation: Arc<SiteObservation>,
     version: u64,
     true_at: u64,
+    arrival: u64,
 }
 
 /// A peer may tell of so many federations that are not known here; a Gardener seed has about a thousand.
@@ -135,6 +137,7 @@ impl Mesh {
             wake: watch::Sender::new(0),
             federations: Mutex::default(),
             told: Mutex::default(),
+            arrivals: AtomicU64::new(1),
             heard: Mutex::default(),
             highest: Mutex::new(highest.unwrap_or_default()),
             memory,
@@ -159,6 +162,7 @@ impl Mesh {
                 site: site.clone(),
                 observation: Arc::clone(&told.observation),
                 age_ms: now.saturating_sub(told.true_at),
+                arrival: told.arrival,
             })
             .collect()
         };

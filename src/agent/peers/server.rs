@@ -1,6 +1,7 @@
 //! What we are told and asked.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Router;
 use quorate_api::document::{self, format};
@@ -230,8 +231,7 @@ async fn viewed(
     let observation = Arc::new(observation);
     let age_ms = view.sample_age_ms;
     let true_at = mesh.clock.now_ms().saturating_sub(age_ms);
-    let handle = mesh.handle(&key);
-    {
+    let arrival = {
         let mut told = lock(&mesh.told);
         let known = told.contains_key(&(site.clone(), key.clone()));
         if !known && told.keys().filter(|(s, _)| s == site).count() >= TOLD_MAX {
@@ -240,11 +240,16 @@ async fn viewed(
                 detail: format!("too many federations, {key} is one more"),
             });
         }
+        // Under the lock, so that the number and the view that is kept belong together.
+        let arrival = mesh.arrivals.fetch_add(1, Ordering::Relaxed);
         let version = view.version;
-        told.insert((site.clone(), key), Told { observation: Arc::clone(&observation), version, true_at });
-    }
-    if let Some(handle) = handle {
-        handle.tell(Message::View { site: site.clone(), observation, age_ms }).await;
+        let kept = Told { observation: Arc::clone(&observation), version, true_at, arrival };
+        told.insert((site.clone(), key.clone()), kept);
+        arrival
+    };
+    // Only now: a task that comes in between finds the view where it was kept.
+    if let Some(handle) = mesh.handle(&key) {
+        handle.tell(Message::View { site: site.clone(), observation, age_ms, arrival }).await;
     }
     Ok(())
 }
@@ -276,13 +281,14 @@ async fn pinged(mesh: &Mesh, site: &SiteName, ping: Ping) {
                 // Of another version nothing is renewed: its view is on the way.
                 Some(told) if told.version == fresh.version => {
                     told.true_at = now.saturating_sub(fresh.sample_age_ms);
-                    true
+                    Some(told.arrival)
                 }
-                _ => false,
+                _ => None,
             }
         };
-        if let (true, Some(handle)) = (current, mesh.handle(&key)) {
-            handle.tell(Message::Fresh { site: site.clone(), age_ms: fresh.sample_age_ms }).await;
+        if let (Some(arrival), Some(handle)) = (current, mesh.handle(&key)) {
+            let age_ms = fresh.sample_age_ms;
+            handle.tell(Message::Fresh { site: site.clone(), arrival, age_ms }).await;
         }
     }
 }

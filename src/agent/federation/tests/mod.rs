@@ -150,7 +150,7 @@ async fn strangers_are_neither_heard_nor_answered() {
     let east = &sites.get("east").handle;
     assert!(matches!(east.ask(&site("south"), Question::Record).await, Some(Reply::NotAMember)));
     let observation = Arc::new(SiteObservation::empty(site("south")));
-    east.tell(Message::View { site: site("south"), observation, age_ms: 0 }).await;
+    east.tell(Message::View { site: site("south"), observation, age_ms: 0, arrival: 1 }).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let snapshot = east.snapshot();
     assert!(snapshot.view.as_ref().unwrap().site(&site("south")).is_none());
@@ -191,4 +191,27 @@ async fn a_leader_whose_agent_is_alone_lets_another_one_execute_and_only_once() 
     assert_eq!(moves(&sites), 1);
     let changes = sites.net.cluster().calls.iter().filter(|call| call.starts_with("Remove")).count();
     assert_eq!(changes, 0, "nothing is changed without the others' acknowledgement");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_view_that_comes_later_changes_nothing() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    let east = &sites.get("east").handle;
+    // It would say that west holds no spec at all.
+    let observation = Arc::new(SiteObservation::empty(site("west")));
+    east.tell(Message::View { site: site("west"), observation, age_ms: 0, arrival: 1 }).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let status = east.snapshot().status.clone();
+    let west = status.sites.iter().find(|s| s.name == "west").unwrap();
+    assert!(west.spec_digest.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_said_before_the_manifest_came_is_heard_afterwards() {
+    let mut sites = Sites::start(&["east", "north"]).await;
+    // The same views are not sent again: only what was kept can tell of them.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    sites.join_late("west", &THREE).await;
+    sites.until("three voters", 40, |s| s.settled(3)).await;
 }

@@ -112,6 +112,7 @@ impl Cluster {
 pub(super) struct Net {
     pub(super) cluster: Mutex<Cluster>,
     handles: Mutex<BTreeMap<SiteName, Handle>>,
+    arrivals: AtomicU64,
     /// Agents that hear nobody and are not heard.
     pub(super) cut: Mutex<BTreeSet<SiteName>>,
 }
@@ -319,7 +320,7 @@ pub(super) struct FakePeers {
     drain: Drain,
     clock: Clock,
     /// The version that each peer has.
-    told: Mutex<BTreeMap<SiteName, u64>>,
+    told: Mutex<BTreeMap<SiteName, (u64, u64)>>,
 }
 
 impl FakePeers {
@@ -368,14 +369,19 @@ impl Peers for FakePeers {
     fn publish(&self, publication: Publication) {
         for to in publication.sites {
             let Some(handle) = self.net.handle(&self.me, &to) else { continue };
-            let told = self.told.lock().unwrap().insert(to, publication.version);
-            let fresh = told == Some(publication.version);
+            let mut told = self.told.lock().unwrap();
+            let known = told.get(&to).copied().filter(|(version, _)| *version == publication.version);
+            let arrival =
+                known.map_or_else(|| self.net.arrivals.fetch_add(1, Ordering::Relaxed) + 1, |(_, n)| n);
+            told.insert(to, (publication.version, arrival));
+            drop(told);
+            let fresh = known.is_some();
             let age_ms = self.clock.now_ms().saturating_sub(publication.true_at);
             let (site, observation) = (self.me.clone(), Arc::clone(&publication.observation));
             let message = if fresh {
-                Message::Fresh { site, age_ms }
+                Message::Fresh { site, arrival, age_ms }
             } else {
-                Message::View { site, observation, age_ms }
+                Message::View { site, observation, age_ms, arrival }
             };
             self.drain.spawn(async move { handle.tell(message).await });
         }
@@ -482,6 +488,16 @@ impl Sites {
             self.add(name, Arc::default(), None).await;
             self.get(name).handle.tell(Message::Spec(Some(manifest(names)))).await;
         }
+    }
+
+    /// A site whose agent hears the others before it has a manifest; then all get one that names it.
+    pub(super) async fn join_late(&mut self, name: &str, names: &[&str]) {
+        self.add(name, Arc::default(), None).await;
+        for other in names.iter().filter(|other| **other != name) {
+            self.get(other).handle.tell(Message::Spec(Some(manifest(names)))).await;
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        self.get(name).handle.tell(Message::Spec(Some(manifest(names)))).await;
     }
 
     pub(super) fn get(&self, name: &str) -> &Site {
