@@ -168,8 +168,7 @@ async fn strangers_garbage_and_old_tls_are_refused() -> Result<()> {
     // TLS 1.2, with certificates that are good.
     let refused = handshake(mesh.clone(), tls12, &agent_roots(east)?, &known).await;
     assert!(refused.is_err(), "the mesh port speaks TLS 1.2: {refused:?}");
-    east.user()?;
-    let user = Pair::at(&east.folder.join("user"), "user");
+    let user = east.user_pair();
     let client_roots = east.pki()?.root_path(quorate_link::pki::Root::Client);
     handshake(client.clone(), tls13, &client_roots, &user).await.context("a user of etcd")?;
     let refused = handshake(client, tls12, &client_roots, &user).await;

@@ -1,5 +1,5 @@
 //! Sites as separate processes with a real etcd.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests; a panic is their way to fail")]
+#![expect(clippy::unwrap_used, reason = "tests; a panic is their way to fail")]
 
 mod adopt;
 mod birth;

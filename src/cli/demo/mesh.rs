@@ -87,12 +87,14 @@ impl Site {
         Ok(SitePki::open(&self.state(), &self.name, TRUST_DOMAIN)?)
     }
 
+    /// The certificate of a user of this site's client port.
+    pub fn user_pair(&self) -> Pair {
+        Pair::at(&self.folder.join("user"), "user")
+    }
+
     /// TLS of a user of this site's client port.
     pub fn user(&self) -> Result<EtcdTls> {
-        let pki = self.pki()?;
-        let pair = Pair::at(&self.folder.join("user"), "user");
-        pki.ensure(&Leaf::User { name: "demo".to_owned() }, &pair)?;
-        Ok(EtcdTls::load(pki.root_path(Root::Client), pair)?)
+        Ok(EtcdTls::load(self.pki()?.root_path(Root::Client), self.user_pair())?)
     }
 
     /// A client of the first member of this site.
@@ -167,7 +169,8 @@ impl Mesh {
         for site in &sites {
             fs::create_dir_all(site.manifests())?;
             fs::create_dir_all(site.state())?;
-            SitePki::init(&site.state(), &site.name, TRUST_DOMAIN)?;
+            let pki = SitePki::init(&site.state(), &site.name, TRUST_DOMAIN)?;
+            pki.ensure(&Leaf::User { name: "demo".to_owned() }, &site.user_pair())?;
             fs::write(site.hosts(), hosts(&sites)?)?;
         }
         exchange_roots(&sites)?;

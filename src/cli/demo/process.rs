@@ -186,7 +186,7 @@ impl Run {
                     collect(*pid);
                     Path::new("/proc").join(pid.to_string()).exists()
                 });
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::time::sleep(Duration::from_millis(500)).await;
             }
         });
     }
