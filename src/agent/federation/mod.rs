@@ -47,7 +47,7 @@ pub use message::{Handle, Message, Question, Reply, Snapshot};
 /// Between two looks at everything while something is wished or wrong.
 const BUSY: Duration = Duration::from_millis(250);
 /// The same while all is calm; every event is looked at at once anyway.
-const CALM: Duration = Duration::from_secs(1);
+const CALM: Duration = Duration::from_secs(2);
 
 /// The spec of the own CR.
 #[derive(Debug, Clone)]
@@ -175,7 +175,9 @@ impl<W: World> Federation<W> {
 
     fn pause(&self) -> Duration {
         let busy = self.last.attention || self.run.active() || self.local.active();
-        if busy { BUSY } else { CALM }
+        let pause = if busy { BUSY } else { CALM };
+        // A look at the own members must not wait for the next beat: their age is what others count.
+        self.look.pause(self.now()).map_or(pause, |until| pause.min(until))
     }
 
     fn now(&self) -> u64 {

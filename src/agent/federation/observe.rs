@@ -18,9 +18,10 @@ use super::watermark::Watermark;
 use super::{Event, Federation};
 use crate::ports::{Etcd as _, Records as _, Runtime as _, Target, World};
 
-/// Between two looks at the own members: well below the 5 s after which an agent counts as silent.
+/// Between two looks at the own members. Together with the two seconds between pings this stays well below the 5 s
+/// after which an agent counts as silent.
 const SAMPLE_BUSY_MS: u64 = 500;
-const SAMPLE_CALM_MS: u64 = 2_000;
+const SAMPLE_CALM_MS: u64 = 1_500;
 /// Probes (safety.md 2.2): every second while something is wished or wrong, else every fifteen.
 const PROBE_BUSY_MS: u64 = 1_000;
 const PROBE_CALM_MS: u64 = 15_000;
@@ -69,6 +70,12 @@ impl Look {
     /// The own members are looked at again at once.
     pub(super) fn soon(&mut self) {
         self.due = 0;
+    }
+
+    /// How long until the own members are due, if no look is on its way.
+    pub(super) fn pause(&self, now: u64) -> Option<Duration> {
+        // At least a moment: what is due now was just started or cannot be.
+        (!self.sampling).then(|| Duration::from_millis(self.due.saturating_sub(now).max(10)))
     }
 
     /// The worst round-trip time, ms.
