@@ -45,10 +45,14 @@ impl Story {
         self.line(&format!("\n== {text}"));
     }
 
+    /// A time on the clock, in seconds as they are told.
+    pub fn seconds(&self, time: Duration) -> f64 {
+        time.saturating_sub(Duration::from_millis(self.zero.load(Ordering::Relaxed))).as_secs_f64()
+    }
+
     /// Something that happened now.
     pub fn say(&self, text: &str) {
-        let zero = Duration::from_millis(self.zero.load(Ordering::Relaxed));
-        let time = self.clock.elapsed().saturating_sub(zero).as_secs_f64();
+        let time = self.seconds(self.clock.elapsed());
         self.line(&format!("{time:7.2} s  {text}"));
     }
 

@@ -98,6 +98,11 @@ impl<'a> Tour<'a> {
         self.stage.clock.elapsed()
     }
 
+    /// A gap with its time.
+    fn gap(&self, gap: Gap) -> String {
+        format!("{} ms (at {:.2} s)", gap.ms(), self.stage.story.seconds(gap.from))
+    }
+
     fn say(&self, text: &str) {
         self.stage.story.say(text);
     }
@@ -158,7 +163,7 @@ impl<'a> Tour<'a> {
         self.figures.voters_ms = ms(self.now().saturating_sub(self.zero));
         let gap = self.writer.longest_gap(first, self.now());
         self.figures.planned("growth", gap);
-        self.say(&format!("three settled voters; longest gap between acknowledged writes {} ms", gap.ms()));
+        self.say(&format!("three settled voters; longest gap between acknowledged writes {}", self.gap(gap)));
         self.show_members();
         Ok(())
     }
@@ -217,7 +222,7 @@ impl<'a> Tour<'a> {
         self.acknowledged(&self.writer, self.now() + writer::DEADLINE, FAILOVER).await?;
         let gap = self.writer.longest_gap(at, self.now());
         self.figures.planned("leader move", gap);
-        self.say(&format!("{} handed over to {to}; longest gap {} ms", from.name, gap.ms()));
+        self.say(&format!("{} handed over to {to}; longest gap {}", from.name, self.gap(gap)));
         Ok(())
     }
 
