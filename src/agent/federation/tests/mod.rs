@@ -215,3 +215,19 @@ async fn what_was_said_before_the_manifest_came_is_heard_afterwards() {
     sites.join_late("west", &THREE).await;
     sites.until("three voters", 40, |s| s.settled(3)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn calm_sites_never_look_silent_and_say_little() {
+    let sites = Sites::start(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let oldest = std::cell::Cell::new(0);
+    for _ in 0..3_000 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let snapshot = sites.get("east").handle.snapshot();
+        assert_eq!(snapshot.status.arithmetic.alive, 3);
+        let ages = snapshot.view.iter().flat_map(|view| &view.sites).filter_map(|site| site.age_ms);
+        oldest.set(ages.max().unwrap().max(oldest.get()));
+    }
+    assert!(oldest.get() < 4_500, "{} of 5000 ms", oldest.get());
+}

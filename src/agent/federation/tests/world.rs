@@ -319,8 +319,8 @@ pub(super) struct FakePeers {
     net: Arc<Net>,
     drain: Drain,
     clock: Clock,
-    /// The version that each peer has.
-    told: Mutex<BTreeMap<SiteName, (u64, u64)>>,
+    /// The version that each peer has, with the number and the time of its arrival.
+    told: Mutex<BTreeMap<SiteName, (u64, u64, u64)>>,
 }
 
 impl FakePeers {
@@ -367,18 +367,22 @@ impl Peers for FakePeers {
     }
 
     fn publish(&self, publication: Publication) {
+        let now = self.clock.now_ms();
         for to in publication.sites {
             let Some(handle) = self.net.handle(&self.me, &to) else { continue };
             let mut told = self.told.lock().unwrap();
-            let known = told.get(&to).copied().filter(|(version, _)| *version == publication.version);
-            let arrival =
-                known.map_or_else(|| self.net.arrivals.fetch_add(1, Ordering::Relaxed) + 1, |(_, n)| n);
-            told.insert(to, (publication.version, arrival));
+            let known = told.get(&to).copied().filter(|(version, ..)| *version == publication.version);
+            // As on the real stream: what is new at once, what is still true every two seconds.
+            if known.is_some_and(|(.., at)| now < at + 2_000) {
+                continue;
+            }
+            let next = || self.net.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
+            let arrival = known.map_or_else(next, |(_, arrival, _)| arrival);
+            told.insert(to, (publication.version, arrival, now));
             drop(told);
-            let fresh = known.is_some();
-            let age_ms = self.clock.now_ms().saturating_sub(publication.true_at);
+            let age_ms = now.saturating_sub(publication.true_at);
             let (site, observation) = (self.me.clone(), Arc::clone(&publication.observation));
-            let message = if fresh {
+            let message = if known.is_some() {
                 Message::Fresh { site, arrival, age_ms }
             } else {
                 Message::View { site, observation, age_ms, arrival }
