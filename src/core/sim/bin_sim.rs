@@ -27,13 +27,20 @@ fn arguments() -> Result<Arguments, String> {
             "--seed" => arguments.seed = Some(number()?),
             "--threads" => arguments.threads = usize::try_from(number()?).unwrap_or(1),
             "--trace" => arguments.trace = true,
-            _ => return Err(format!("unknown argument {word:?}; known: --histories --seed --threads --trace")),
+            _ => {
+                return Err(format!(
+                    "unknown argument {word:?}; known: --histories --seed --threads --trace"
+                ));
+            }
         }
     }
     Ok(arguments)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program measures how fast the simulator is; the simulator has no clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the program measures how fast the simulator is; the simulator has no clock"
+)]
 fn main() -> ExitCode {
     let arguments = match arguments() {
         Ok(arguments) => arguments,
@@ -66,7 +73,9 @@ fn main() -> ExitCode {
 
 fn traced(seed: u64) -> Summary {
     let report = play(seed, None, true);
-    report.trace.iter().for_each(|line| println!("{line}"));
+    for line in &report.trace {
+        println!("{line}");
+    }
     let mut summary = Summary::default();
     summary.add(&report);
     summary
@@ -76,11 +85,17 @@ fn traced(seed: u64) -> Summary {
 fn explain(seed: u64) {
     let (faults, report) = shrink(seed);
     eprintln!("seed {seed} ({}): replay with --seed {seed} --trace", report.scenario);
-    report.violations.iter().for_each(|v| eprintln!("  {} at {} ms: {}", v.invariant, v.at, v.text));
+    for v in &report.violations {
+        eprintln!("  {} at {} ms: {}", v.invariant, v.at, v.text);
+    }
     eprintln!("  with these faults:");
-    faults.iter().for_each(|timed| eprintln!("    {} ms {:?}", timed.at, timed.fault));
+    for timed in &faults {
+        eprintln!("    {} ms {:?}", timed.at, timed.fault);
+    }
     let last = report.trace.len().saturating_sub(40);
-    report.trace.iter().skip(last).for_each(|line| eprintln!("  {line}"));
+    for line in report.trace.iter().skip(last) {
+        eprintln!("  {line}");
+    }
 }
 
 fn line(summary: &Summary, seconds: f64) -> String {

@@ -36,8 +36,17 @@ enum Waiting {
     Acks(Vec<(SiteName, Result<bool, Reason>)>, usize),
     Pause,
     /// A call of etcd that is about to be sent, after a pause of the process if there is one.
-    Sending { call: Call, not_after: u64 },
-    Call { cluster: usize, ticket: Ticket, until: u64, op: Option<OpId>, lost: bool },
+    Sending {
+        call: Call,
+        not_after: u64,
+    },
+    Call {
+        cluster: usize,
+        ticket: Ticket,
+        until: u64,
+        op: Option<OpId>,
+        lost: bool,
+    },
 }
 
 impl World {
@@ -46,9 +55,16 @@ impl World {
         let Some(record) = agent.record.as_ref() else { return };
         let Some(uid) = record.uid else { return };
         self.runs += 1;
-        let identity = Identity { me: self.names[s].clone(), uid, epoch: record.epoch, deadline_ms: DEADLINE_MS };
+        let identity =
+            Identity { me: self.names[s].clone(), uid, epoch: record.epoch, deadline_ms: DEADLINE_MS };
         let id = self.runs;
-        agent.run = Some(Box::new(Run { id, token: 0, proven: None, machine: Executor::new(identity), waiting: Waiting::Nothing }));
+        agent.run = Some(Box::new(Run {
+            id,
+            token: 0,
+            proven: None,
+            machine: Executor::new(identity),
+            waiting: Waiting::Nothing,
+        }));
         self.drive(s, agent, Answer::Start);
     }
 
@@ -134,12 +150,19 @@ impl World {
         }
     }
 
-    fn wait(&mut self, s: usize, agent: &mut Agent, waiting: Waiting, ms: u64, left: usize) -> Option<Answer> {
+    fn wait(
+        &mut self,
+        s: usize,
+        agent: &mut Agent,
+        waiting: Waiting,
+        ms: u64,
+        left: usize,
+    ) -> Option<Answer> {
         if agent.dies {
             return None;
         }
         let ms = if left == 0 { 0 } else { ms };
-        let Some(run) = agent.run.as_mut() else { return None };
+        let run = agent.run.as_mut()?;
         run.waiting = waiting;
         self.waits += 1;
         run.token = self.waits;
@@ -263,7 +286,9 @@ impl World {
         }
         self.advance_etcd();
         let proven = agent.run.as_ref().and_then(|run| run.proven);
-        let Some((cluster, at)) = proven.filter(|(c, at)| self.clusters[*c].nodes[*at].running) else { return Some(Answer::Sent(CallResult::Unknown)) };
+        let Some((cluster, at)) = proven.filter(|(c, at)| self.clusters[*c].nodes[*at].running) else {
+            return Some(Answer::Sent(CallResult::Unknown));
+        };
         let intent = agent.run.as_ref().and_then(|run| run.machine.intent().cloned());
         self.judge_send(s, cluster, at, call, intent.as_deref());
         if matches!(call, Call::MoveLeader(_)) {
@@ -287,11 +312,15 @@ impl World {
         match call {
             Call::AddLearner(url) => {
                 let (slot, incarnation) = match intent.map(|i| &i.kind) {
-                    Some(crate::intent::IntentKind::AddLearner { slot, incarnation, .. }) => (Some(slot), *incarnation),
+                    Some(crate::intent::IntentKind::AddLearner { slot, incarnation, .. }) => {
+                        (Some(slot), *incarnation)
+                    }
                     _ => (None, crate::id::IncarnationId(0)),
                 };
-                let site = slot.and_then(|slot| self.names.iter().position(|name| *name == slot.site)).unwrap_or(s);
-                let name = slot.map(|slot| crate::node::etcd_name(&self.key, slot, incarnation)).unwrap_or_default();
+                let site =
+                    slot.and_then(|slot| self.names.iter().position(|name| *name == slot.site)).unwrap_or(s);
+                let name =
+                    slot.map(|slot| crate::node::etcd_name(&self.key, slot, incarnation)).unwrap_or_default();
                 Request::Add { url: url.clone(), learner: true, name, site }
             }
             Call::Promote(member) => Request::Promote(*member),

@@ -67,14 +67,8 @@ pub fn play_with(
     options: Options,
     scenario: Option<Scenario>,
 ) -> Report {
-    let drawn;
-    let faults = match given {
-        Some(given) => given,
-        None => {
-            drawn = faults_of(seed);
-            &drawn
-        }
-    };
+    let drawn = if given.is_none() { faults_of(seed) } else { Vec::new() };
+    let faults = given.unwrap_or(&drawn);
     let scenario = scenario.or_else(|| Scenario::draw(&mut Rng::new(seed, 1)));
     let Some(scenario) = scenario else { return nothing(seed) };
     let name = scenario.name;
@@ -87,7 +81,7 @@ pub fn play_with(
     let end = world.events + PATIENCE;
     let mut why = unsettled(&world);
     while why.is_some() && world.events < end && world.violations.is_empty() && world.step() {
-        why = if world.events % 8 == 0 { unsettled(&world) } else { why };
+        why = if world.events.is_multiple_of(8) { unsettled(&world) } else { why };
     }
     if let (Some(why), true) = (&why, world.violations.is_empty()) {
         world.violate("not converged", why.clone());

@@ -36,7 +36,8 @@ impl World {
 
     /// A directory behind its mark (rule I5).
     fn start_on_older_directory(&self, s: usize) -> Option<Result<(), Reason>> {
-        let volume = self.sites[s].volumes.iter().position(|v| v.incarnation.is_some() && v.grant.is_some())?;
+        let volume =
+            self.sites[s].volumes.iter().position(|v| v.incarnation.is_some() && v.grant.is_some())?;
         let v = &self.sites[s].volumes[volume];
         let DirFacts::Present { cluster, member, term, index } = self.dir(s, volume) else { return None };
         let incarnation = v.incarnation.as_ref()?;
@@ -89,7 +90,8 @@ impl World {
         intent.seq = Seq(held.intent.seq.0.checked_sub(1)?);
         intent.op.0 ^= 1;
         let site = &self.names[s];
-        let witness = Witness { site, record_missing: false, exception: None, lost_members: &intent.lost_members };
+        let witness =
+            Witness { site, record_missing: false, exception: None, lost_members: &intent.lost_members };
         Some(record.propose(&Arc::new(intent.clone()), witness).map(|_| ()))
     }
 }
@@ -107,7 +109,8 @@ fn remove(member: MemberId) -> StepKind {
 }
 
 fn add(slot: &Slot) -> StepKind {
-    let peer_url = crate::id::PeerUrl(format!("https://main-{}-{}.x.test:2380", slot.site, slot.ordinal).into());
+    let peer_url =
+        crate::id::PeerUrl(format!("https://main-{}-{}.x.test:2380", slot.site, slot.ordinal).into());
     StepKind::AddLearner { slot: slot.clone(), peer_url, incarnation: IncarnationId(1) }
 }
 
@@ -165,6 +168,7 @@ fn complete_rows(view: &mut View) {
 }
 
 /// A step that breaks this rule and, as far as possible, no other.
+#[expect(clippy::too_many_lines, reason = "one arm per rule")]
 fn illegal_step(rule: Rule, view: &View, wish: &Wish) -> Option<Result<(), Reason>> {
     let mut v = calm(view)?;
     let mut wish = wish.clone();
@@ -211,7 +215,10 @@ fn illegal_step(rule: Rule, view: &View, wish: &Wish) -> Option<Result<(), Reaso
             // One voter is missing: a promotion to an even number has no way out.
             let missing = follower?;
             fit(&mut v, &learner);
-            v.members.iter_mut().filter(|m| m.id == missing).for_each(|m| m.life = Life::Unknown(Code::PeerUnreachable));
+            v.members
+                .iter_mut()
+                .filter(|m| m.id == missing)
+                .for_each(|m| m.life = Life::Unknown(Code::PeerUnreachable));
             if v.voters().count() % 2 == 0 {
                 return None;
             }
@@ -226,9 +233,12 @@ fn illegal_step(rule: Rule, view: &View, wish: &Wish) -> Option<Result<(), Reaso
         }
         Rule::I4 => {
             // One site has two of four voters; without one of the others it would have two of three.
-            let same = |a: &crate::federation::view::MemberView, b: &crate::federation::view::MemberView| a.site() == b.site();
+            let same = |a: &crate::federation::view::MemberView, b: &crate::federation::view::MemberView| {
+                a.site() == b.site()
+            };
             let spread = v.members.len() == 3 && !v.members.iter().skip(1).any(|m| same(m, &v.members[0]));
-            let wished = |name: &crate::id::SiteName| wish.slots.iter().filter(|slot| slot.site == *name).count() == 1;
+            let wished =
+                |name: &crate::id::SiteName| wish.slots.iter().filter(|slot| slot.site == *name).count() == 1;
             let apart = spread && !same(&v.members[1], &v.members[2]) && wish.slots.len() == 3;
             if !apart || !wish.slots.iter().all(|slot| wished(&slot.site)) {
                 return None;
@@ -286,7 +296,10 @@ fn illegal_step(rule: Rule, view: &View, wish: &Wish) -> Option<Result<(), Reaso
             extra.learner = false;
             extra.says_learner = Some(false);
             v.members.push(extra);
-            v.sites.iter_mut().filter_map(|s| s.observation.as_mut()).for_each(|o| Arc::make_mut(o).backup_age_s = Some(9_999));
+            v.sites
+                .iter_mut()
+                .filter_map(|s| s.observation.as_mut())
+                .for_each(|o| Arc::make_mut(o).backup_age_s = Some(9_999));
             wish.max_backup_age_s = Some(60);
             if v.voters().count() != 4 {
                 return None;

@@ -34,7 +34,10 @@ impl World {
     /// The reports of a site's supervisors.
     pub fn reports(&self, s: usize) -> Vec<MemberReport> {
         let volumes = self.sites[s].volumes.iter().enumerate();
-        volumes.filter(|(_, volume)| volume.supervised).map(|(v, volume)| volume.report(self.dir(s, v))).collect()
+        volumes
+            .filter(|(_, volume)| volume.supervised)
+            .map(|(v, volume)| volume.report(self.dir(s, v)))
+            .collect()
     }
 
     /// The supervisor looks at its volume and its process, and does what the guard permits.
@@ -91,8 +94,8 @@ impl World {
         let id = site.volumes[v].incarnation.as_ref().map(|i| i.id);
         let record = site.agents.first().and_then(|agent| agent.record.as_ref());
         let known = record.and_then(|r| r.incarnations.iter().find(|i| Some(i.id) == id));
-        let answers = |agent: &&Box<super::agent::Agent>| agent.paused_until <= self.now;
-        let marks = site.agents.iter().filter(answers).flat_map(|agent| &agent.marks);
+        let answering = site.agents.iter().filter(|agent| agent.paused_until <= self.now);
+        let marks = answering.flat_map(|agent| &agent.marks);
         let fresh = marks.filter(|(i, ..)| Some(*i) == id).map(|(_, _, mark)| *mark);
         fresh.fold(known.map(|i| i.mark).unwrap_or_default(), Mark::max)
     }
@@ -134,7 +137,8 @@ impl World {
 
     fn start_join(&mut self, s: usize, v: usize) {
         let Some(grant) = self.sites[s].volumes[v].grant.clone() else { return };
-        let Some((cluster, at)) = grant.cluster.zip(grant.member).and_then(|(c, m)| self.find_node(c, m)) else {
+        let Some((cluster, at)) = grant.cluster.zip(grant.member).and_then(|(c, m)| self.find_node(c, m))
+        else {
             return;
         };
         let volume = &mut self.sites[s].volumes[v];
@@ -233,7 +237,6 @@ impl World {
             cluster.set_link(from, to, up);
         }
     }
-
 }
 
 impl World {
@@ -242,6 +245,7 @@ impl World {
         let cluster = self.clusters.last()?;
         let leader = cluster.true_leader()?;
         let number = self.clusters.len() - 1;
-        (0..self.sites.len()).find(|s| self.sites[*s].volumes.iter().any(|v| v.node == Some((number, leader))))
+        (0..self.sites.len())
+            .find(|s| self.sites[*s].volumes.iter().any(|v| v.node == Some((number, leader))))
     }
 }

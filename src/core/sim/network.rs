@@ -165,7 +165,14 @@ impl World {
         }
     }
 
-    fn hear(&mut self, s: usize, i: usize, observation: &Arc<SiteObservation>, at: u64, seen: Option<(Epoch, Seq)>) {
+    fn hear(
+        &mut self,
+        s: usize,
+        i: usize,
+        observation: &Arc<SiteObservation>,
+        at: u64,
+        seen: Option<(Epoch, Seq)>,
+    ) {
         let Some(agent) = self.sites[s].agents.get_mut(i) else { return };
         if agent.paused_until > self.now {
             return; // the connection of a paused process breaks
@@ -182,7 +189,8 @@ impl World {
 
     /// "A peer saw a higher number from here": the record was rolled back (safety.md 4).
     fn check_rolled_back(&mut self, s: usize, agent: &mut Agent, seen: Option<(Epoch, Seq)>) {
-        let behind = |agent: &Agent| seen.is_some_and(|seen| seen > (agent.summary.epoch, agent.summary.seq()));
+        let behind =
+            |agent: &Agent| seen.is_some_and(|seen| seen > (agent.summary.epoch, agent.summary.seq()));
         if agent.missing.is_some() || !behind(agent) {
             return;
         }
@@ -219,7 +227,12 @@ impl World {
     }
 
     /// Answers a proposal; none if the answer must not be given because the record could not be written.
-    pub fn acknowledge(&mut self, s: usize, agent: &mut Agent, intent: &Arc<Intent>) -> Option<Result<bool, Reason>> {
+    pub fn acknowledge(
+        &mut self,
+        s: usize,
+        agent: &mut Agent,
+        intent: &Arc<Intent>,
+    ) -> Option<Result<bool, Reason>> {
         let empty = Record::new(self.key.clone());
         let record = agent.record.clone();
         let record = record.as_deref().unwrap_or(&empty);

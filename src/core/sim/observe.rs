@@ -22,7 +22,8 @@ impl World {
         for member in list.iter() {
             let cluster = &self.clusters[cluster];
             let target = cluster.find(member.id).map(|at| &cluster.nodes[at]);
-            let up = target.is_some_and(|n| n.running && !self.links.is_cut(s, n.site) && !self.links.is_cut(n.site, s));
+            let up = target
+                .is_some_and(|n| n.running && !self.links.is_cut(s, n.site) && !self.links.is_cut(n.site, s));
             let at = agent.probes.iter().position(|p| p.member == member.id).unwrap_or_else(|| {
                 agent.probes.push(Probe { member: member.id, misses: 0, good_since: None, at: now });
                 agent.probes.len() - 1
@@ -48,7 +49,9 @@ impl World {
         });
         own.or_else(|| {
             let told = self.names.iter().filter_map(|name| agent.tracker.observation(name));
-            told.filter_map(|o| o.leader.as_ref()).max_by_key(|claim| claim.term).map(|claim| claim.list.clone())
+            told.filter_map(|o| o.leader.as_ref())
+                .max_by_key(|claim| claim.term)
+                .map(|claim| claim.list.clone())
         })
     }
 
@@ -86,7 +89,8 @@ impl World {
             observation.members.reserve_exact(record.incarnations.len());
             for incarnation in &record.incarnations {
                 // A lost one is told until it is removed: that is the attestation.
-                let shown = incarnation.state >= IncarnationState::Added && incarnation.state != IncarnationState::Removed;
+                let shown = incarnation.state >= IncarnationState::Added
+                    && incarnation.state != IncarnationState::Removed;
                 if shown {
                     observation.members.push(self.local_member(s, incarnation));
                 }
@@ -102,7 +106,12 @@ impl World {
             .iter()
             .map(|probe| {
                 let good_ms = probe.good_since.map_or(0, |since| now.saturating_sub(since).max(1));
-                Link { member: probe.member, misses: probe.misses, good_ms, rtt_us: u32::from(good_ms > 0) * 500 }
+                Link {
+                    member: probe.member,
+                    misses: probe.misses,
+                    good_ms,
+                    rtt_us: u32::from(good_ms > 0) * 500,
+                }
             })
             .collect();
         observation.leader = self.claim(s);
@@ -181,7 +190,8 @@ impl World {
         let leader = &cluster.nodes[at];
         let check = |(other, learner): &(At, bool)| {
             let node = &cluster.nodes[*other];
-            let asked = *other != at && node.running && node.applied() > 0 && !self.links.is_cut(s, node.site);
+            let asked =
+                *other != at && node.running && node.applied() > 0 && !self.links.is_cut(s, node.site);
             let comparable = asked && !self.links.is_cut(node.site, s);
             comparable.then(|| DataCheck {
                 member: node.id,

@@ -14,7 +14,6 @@ impl Rng {
     }
 
     /// 64 random bits.
-    #[expect(clippy::should_implement_trait, reason = "a generator has no end, so an iterator would mislead")]
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

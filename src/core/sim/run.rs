@@ -97,9 +97,15 @@ impl Summary {
         self.completed_troubled += completed_troubled;
         self.writes += writes;
         self.violations += violations;
-        steps.into_iter().for_each(|(kind, count)| *self.steps.entry(kind).or_default() += count);
-        scenarios.into_iter().for_each(|(name, count)| *self.scenarios.entry(name).or_default() += count);
-        refusals.into_iter().for_each(|(rule, count)| *self.refusals.entry(rule).or_default() += count);
+        for (kind, count) in steps {
+            *self.steps.entry(kind).or_default() += count;
+        }
+        for (name, count) in scenarios {
+            *self.scenarios.entry(name).or_default() += count;
+        }
+        for (rule, count) in refusals {
+            *self.refusals.entry(rule).or_default() += count;
+        }
         self.failed.extend(failed);
         self.failed.sort_unstable();
         self.failed.truncate(20);
@@ -107,7 +113,11 @@ impl Summary {
 
     /// Rules that never refused anything: nothing would notice if they were taken away.
     pub fn silent_rules(&self) -> Vec<String> {
-        Rule::ALL.iter().map(ToString::to_string).filter(|rule| self.refusals.get(rule).is_none_or(|n| *n == 0)).collect()
+        Rule::ALL
+            .iter()
+            .map(ToString::to_string)
+            .filter(|rule| self.refusals.get(rule).is_none_or(|n| *n == 0))
+            .collect()
     }
 }
 

@@ -13,8 +13,8 @@ use crate::federation::member::{
 use crate::federation::observed::Seeded;
 use crate::federation::spec::{ClusterSpec, Spec};
 use crate::id::{
-    Epoch, FederationKey, Generation, IncarnationId, Index, MemberId, ObjectName, PeerUrl, SiteName, Slot, Term, Uid,
-    ZoneName,
+    Epoch, FederationKey, Generation, IncarnationId, Index, MemberId, ObjectName, PeerUrl, SiteName, Slot,
+    Term, Uid, ZoneName,
 };
 use crate::intent::record::{Activated, Record};
 use crate::node::etcd_name;
@@ -74,12 +74,16 @@ fn spec(clusters: &[(&str, u32)], single: bool) -> Spec {
     }
 }
 
+/// Voters by site.
+type Voters = &'static [(&'static str, u32)];
+
 impl Scenario {
     /// Draws one.
     pub fn draw(rng: &mut Rng) -> Option<Self> {
-        let key = FederationKey { namespace: ObjectName::new("etcd").ok()?, name: ObjectName::new("main").ok()? };
-        let abc: &[(&str, u32)] = &[("a", 1), ("b", 1), ("c", 1)];
-        let (name, sites, first, wanted): (_, _, &[(&str, u32)], &[(&str, u32)]) = match rng.below(100) {
+        let key =
+            FederationKey { namespace: ObjectName::new("etcd").ok()?, name: ObjectName::new("main").ok()? };
+        let abc: Voters = &[("a", 1), ("b", 1), ("c", 1)];
+        let (name, sites, first, wanted): (_, _, Voters, Voters) = match rng.below(100) {
             0..=21 => ("replace-a-site", 4, abc, &[("a", 1), ("b", 1), ("d", 1)]),
             22..=47 => ("replace-a-lost-member", 3, abc, abc),
             48..=55 => ("grow-3-to-5", 3, abc, &[("a", 2), ("b", 2), ("c", 1)]),
@@ -91,7 +95,7 @@ impl Scenario {
             85..=88 => ("shrink-3-to-1", 3, abc, &[("b", 1)]),
             89..=94 => ("birth", 3, abc, abc),
             95..=96 => {
-                let five: &[(&str, u32)] = &[("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)];
+                let five: Voters = &[("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)];
                 ("five-sites", 5, five, five)
             }
             _ => ("spare-site", 4, abc, abc),
@@ -101,7 +105,8 @@ impl Scenario {
 
     /// Seven voters at five sites, one of which is lost: the benchmark's.
     pub fn seven() -> Option<Self> {
-        let key = FederationKey { namespace: ObjectName::new("etcd").ok()?, name: ObjectName::new("main").ok()? };
+        let key =
+            FederationKey { namespace: ObjectName::new("etcd").ok()?, name: ObjectName::new("main").ok()? };
         let sites: &[(&str, u32)] = &[("a", 2), ("b", 2), ("c", 1), ("d", 1), ("e", 1)];
         Self::of("seven", key, 5, sites, sites)
     }
@@ -144,7 +149,8 @@ impl World {
         for (s, name) in world.names.clone().into_iter().enumerate() {
             let cr = world.scenario.current.clone();
             let layouts = [world.scenario.first.as_ref(), world.scenario.wanted.as_ref()];
-            let mut slots: Vec<Slot> = layouts.into_iter().flatten().flat_map(|cr| cr.layout.slots.clone()).collect();
+            let mut slots: Vec<Slot> =
+                layouts.into_iter().flatten().flat_map(|cr| cr.layout.slots.clone()).collect();
             slots.retain(|slot| slot.site == name);
             if slots.is_empty() {
                 let zone = crate::federation::layout::default_zone();
@@ -152,7 +158,8 @@ impl World {
             }
             slots.sort();
             slots.dedup_by_key(|slot| slot.ordinal);
-            let volumes = slots.into_iter().map(|slot| Volume::new(slot.clone(), url(&world.key, &slot))).collect();
+            let volumes =
+                slots.into_iter().map(|slot| Volume::new(slot.clone(), url(&world.key, &slot))).collect();
             world.sites.push(Site {
                 name,
                 cr,
@@ -184,7 +191,7 @@ impl World {
             let gone = world.scenario.name == "spare-site";
             let fault = if gone {
                 super::faults::Fault::Gone(lost % 3)
-            } else if seed % 2 == 0 {
+            } else if seed.is_multiple_of(2) {
                 super::faults::Fault::Wipe(lost)
             } else {
                 super::faults::Fault::LoseVolume(lost)
@@ -230,14 +237,26 @@ impl World {
                     record.incarnations.push(life);
                 }
                 let record = Arc::new(record);
-                self.sites[s].store =
-                    Store { version: 1, copy: Some(Arc::clone(&record)), record: Some(record), written: true };
+                self.sites[s].store = Store {
+                    version: 1,
+                    copy: Some(Arc::clone(&record)),
+                    record: Some(record),
+                    written: true,
+                };
             }
         }
     }
 
     /// One running member with its volume.
-    fn settle(&mut self, s: usize, at: usize, slot: &Slot, id: IncarnationId, uid: Uid, seeded: Seeded) -> Incarnation {
+    fn settle(
+        &mut self,
+        s: usize,
+        at: usize,
+        slot: &Slot,
+        id: IncarnationId,
+        uid: Uid,
+        seeded: Seeded,
+    ) -> Incarnation {
         let node = &self.clusters[0].nodes[at];
         let (member, mark) = (node.id, Mark { term: Term(node.term()), index: Index(1) });
         let life = Incarnation {
@@ -304,7 +323,8 @@ impl World {
 
     /// The user changes his mind: sites are swapped, or the size.
     pub fn edit_again(&mut self, s: usize) -> bool {
-        let declared = self.scenario.current.as_ref().is_some_and(|cr| cr.spec.lost_members().next().is_some());
+        let declared =
+            self.scenario.current.as_ref().is_some_and(|cr| cr.spec.lost_members().next().is_some());
         if self.scenario.unborn || declared || self.sites.len() < 3 {
             return false;
         }
@@ -358,7 +378,8 @@ impl World {
             .collect();
         let mut usable: Vec<usize> = (0..self.sites.len()).filter(|o| !self.sites[*o].gone).collect();
         usable.sort_by_key(|o| !self.sites[*o].volumes.iter().any(|v| v.node.is_some()));
-        let clusters: Vec<(&str, u32)> = usable.iter().take(3).map(|o| (self.names[*o].as_str(), 1)).collect();
+        let clusters: Vec<(&str, u32)> =
+            usable.iter().take(3).map(|o| (self.names[*o].as_str(), 1)).collect();
         let mut spec = spec(&clusters, false);
         if let Some(first) = spec.clusters.first_mut() {
             first.lost_members = Some(lost);

@@ -109,6 +109,7 @@ impl Volume {
 
 /// One site.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent trouble of a site")]
 pub struct Site {
     /// Its name.
     pub name: SiteName,

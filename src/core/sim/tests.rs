@@ -109,7 +109,11 @@ fn an_emptied_voter_that_is_started_again_loses_acknowledged_writes() {
     cluster.start(wiped);
     advance(&mut cluster, 5_000);
     assert!(cluster.nodes[wiped].amnesia);
-    assert!(cluster.losses().iter().any(|loss| matches!(loss, Loss::ElectedWithout { .. })), "{:?}", cluster.losses());
+    assert!(
+        cluster.losses().iter().any(|loss| matches!(loss, Loss::ElectedWithout { .. })),
+        "{:?}",
+        cluster.losses()
+    );
 }
 
 #[test]

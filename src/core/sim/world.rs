@@ -6,11 +6,11 @@ use std::collections::BinaryHeap;
 use super::agent::Agent;
 use super::etcd::{Cluster, Request};
 use super::faults::Fault;
-use super::invariants::Truth;
 use super::network::{Links, Message};
 use super::rng::Rng;
 use super::scenario::Scenario;
 use super::site::Site;
+use super::truth::Truth;
 use crate::federation::view::{View, Wish};
 use crate::id::{FederationKey, SiteName};
 use crate::reason::Rule;
@@ -194,7 +194,8 @@ impl World {
     pub fn note(&mut self, text: impl FnOnce() -> String, site: Option<usize>) {
         if let Some(trace) = &mut self.trace {
             let name = site.and_then(|s| self.names.get(s)).map_or("", SiteName::as_str);
-            trace.push(format!("{:>9.3} s  {:>5}  {:8} {}", self.now as f64 / 1_000.0, self.events, name, text()));
+            let (seconds, ms) = (self.now / 1_000, self.now % 1_000);
+            trace.push(format!("{seconds:>5}.{ms:03} s  {:>5}  {name:8} {}", self.events, text()));
         }
     }
 
@@ -265,7 +266,7 @@ impl World {
             }
             Event::GoodNetwork => self.good_network(),
             Event::Apply(usize::MAX) => self.apply_wanted(),
-            Event::SameSpec(s) | Event::Apply(s) => self.sites[s].cr = self.scenario.current.clone(),
+            Event::SameSpec(s) | Event::Apply(s) => self.sites[s].cr.clone_from(&self.scenario.current),
             Event::Space => self.clusters.iter_mut().for_each(|cluster| cluster.no_space = false),
             Event::Ease(s) => self.ease(s),
             Event::KillNow(s, v) => self.kill_now(s, v),

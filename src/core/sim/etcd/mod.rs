@@ -3,6 +3,8 @@
 //! What it leaves out: log compaction and snapshots (a log is never cut), leases, authentication, TLS. The contract test
 //! in `e2e` holds it against real etcd processes.
 
+mod apply;
+mod links;
 mod raft;
 mod rpc;
 mod truth;
@@ -55,13 +57,16 @@ pub enum Entry {
     Update(MemberId, PeerUrl),
 }
 
+/// What an entry makes of a membership.
+type Change = Result<Arc<Conf>, Refusal>;
+
 #[derive(Debug, Clone)]
 struct Logged {
     term: u64,
     entry: Entry,
     ticket: Option<(At, Ticket)>,
     /// What the membership is after it, kept so that every member that applies it shares one value.
-    after: Option<(Arc<Conf>, Result<Arc<Conf>, Refusal>)>,
+    after: Option<(Arc<Conf>, Change)>,
 }
 
 /// The membership as one member has applied it.
@@ -114,6 +119,7 @@ impl Conf {
 
 /// One member: its data directory and, while it runs, its process.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact about a machine")]
 pub struct Node {
     /// Its id.
     pub id: MemberId,
@@ -428,80 +434,5 @@ impl Cluster {
             node.behind = true;
         }
         self.rewind(at);
-    }
-
-    /// Cuts or mends the way from one site to another.
-    pub fn set_link(&mut self, from: usize, to: usize, up: bool) {
-        if let Some(bits) = self.cut.get_mut(from) {
-            if up {
-                *bits &= !(1 << to);
-            } else {
-                *bits |= 1 << to;
-            }
-        }
-        self.refresh_links();
-    }
-
-    /// Whether what member a sends arrives at member b.
-    pub fn reaches(&self, a: At, b: At) -> bool {
-        let (Some(from), Some(to)) = (self.nodes.get(a), self.nodes.get(b)) else {
-            return false;
-        };
-        from.running
-            && to.running
-            && (from.site == to.site || self.cut.get(from.site).is_none_or(|bits| bits & (1 << to.site) == 0))
-            && !to.conf.gone.contains(&from.id)
-    }
-
-    fn both_ways(&self, a: At, b: At) -> bool {
-        a == b || (self.reaches(a, b) && self.reaches(b, a))
-    }
-
-    /// Brings the transports up to date after processes, links or lists changed.
-    fn refresh_links(&mut self) {
-        let (count, now) = (self.nodes.len(), self.now);
-        for a in 0..count {
-            for b in 0..count {
-                let up = a != b && self.both_ways(a, b);
-                let peer_runs = self.nodes.get(b).is_some_and(|n| n.running);
-                let Some(node) = self.nodes.get_mut(a) else {
-                    continue;
-                };
-                node.active.resize(count, INACTIVE);
-                let runs = node.running;
-                let Some(stream) = node.active.get_mut(b) else {
-                    continue;
-                };
-                let active = stream.ends > now;
-                if up {
-                    if !active {
-                        stream.since = now;
-                    }
-                    stream.ends = u64::MAX;
-                } else if !peer_runs || !runs {
-                    *stream = INACTIVE;
-                } else if stream.ends == u64::MAX {
-                    stream.ends = now + BLACKHOLE_MS;
-                }
-            }
-        }
-    }
-
-    /// Since when the server of one member has had an active stream to another.
-    fn active_since(&self, at: At, peer: At) -> Option<u64> {
-        if at == peer {
-            return Some(0);
-        }
-        let stream = self.nodes.get(at)?.active.get(peer)?;
-        (stream.ends > self.now).then_some(stream.since)
-    }
-
-    /// Voters that the server of one member counts as connected for at least `HealthInterval`.
-    fn connected(&self, at: At) -> usize {
-        let Some(node) = self.nodes.get(at) else { return 0 };
-        let healthy = |peer: &At| {
-            *peer == at || self.active_since(at, *peer).is_some_and(|since| since + HEALTH_MS <= self.now)
-        };
-        node.conf.voters().filter(healthy).count()
     }
 }

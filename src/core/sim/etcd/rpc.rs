@@ -244,7 +244,7 @@ impl Cluster {
         MemberId(hash(&[url.0.as_bytes(), &self.token.to_be_bytes(), &second.to_be_bytes()]))
     }
 
-    fn started(&self, node: &Node, without: Option<MemberId>) -> (usize, usize) {
+    fn started(node: &Node, without: Option<MemberId>) -> (usize, usize) {
         let voters = || node.conf.list.voters().filter(|m| Some(m.id) != without);
         (voters().count(), voters().filter(|m| !m.name.is_empty()).count())
     }
@@ -253,8 +253,9 @@ impl Cluster {
         let Some(node) = self.nodes.get(at) else {
             return Err(Refusal::Unavailable);
         };
-        let (voters, started) = self.started(node, None);
-        if !learner && !(started == 1 && voters == 1) && started < quorum(voters + 1) {
+        let (voters, started) = Self::started(node, None);
+        let first_growth = started == 1 && voters == 1;
+        if !learner && !first_growth && started < quorum(voters + 1) {
             return Err(Refusal::NotEnoughStarted);
         }
         // From 3.5.30 and 3.6.11 on: enough for the next larger cluster.
@@ -271,7 +272,7 @@ impl Cluster {
         if node.conf.list.get(id).is_some_and(|m| m.learner) {
             return Ok(());
         }
-        let (rest, started) = self.started(node, Some(id));
+        let (rest, started) = Self::started(node, Some(id));
         if started < quorum(rest) {
             return Err(Refusal::NotEnoughStarted);
         }
@@ -301,7 +302,7 @@ impl Cluster {
                 return Err(Refusal::NotInSync);
             }
         }
-        let (voters, started) = self.started(node, None);
+        let (voters, started) = Self::started(node, None);
         if started + 1 < quorum(voters + 1) {
             return Err(Refusal::NotEnoughStarted);
         }
