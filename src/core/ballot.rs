@@ -11,7 +11,7 @@ use crate::federation::layout::Layout;
 use crate::federation::member::{Incarnation, IncarnationState};
 use crate::federation::observed::{Heard, Seeded, SiteObservation};
 use crate::federation::spec::Spec;
-use crate::id::{Digest, Epoch, Generation, SiteName, Slot, Uid};
+use crate::id::{Digest, Epoch, Generation, PeerUrl, SiteName, Slot, Uid};
 use crate::intent::record::{Activated, Record};
 use crate::reason::{Code, Reason};
 
@@ -99,10 +99,14 @@ impl Situation<'_> {
         self.heard.iter().find(|(name, _)| name == site).map(|(_, heard)| heard.observation.as_ref())
     }
 
+    /// The declared sites, and the seed's site of every lower ballot that anybody voted for: that seed may be running,
+    /// and only its own vote fences it (safety.md 7.4). Sites that are skipped by name do not vote.
     fn voting_sites(&self) -> Vec<SiteName> {
-        let mut sites: Vec<_> =
-            self.spec.sites().filter(|s| !self.spec.skipped().contains(s)).cloned().collect();
+        let seeds = self.heard.iter().flat_map(|(_, heard)| heard.observation.record.seeds.iter());
+        let all = self.spec.sites().chain(&self.record.seeds).chain(seeds);
+        let mut sites: Vec<_> = all.filter(|s| !self.spec.skipped().contains(s)).cloned().collect();
         sites.sort();
+        sites.dedup();
         sites
     }
 }
@@ -146,6 +150,15 @@ fn learned(s: Situation<'_>) -> Option<Seeded> {
 /// A running federation that holds our very spec, seen from a site that holds nothing.
 fn joinable(s: Situation<'_>) -> Option<Joining> {
     if s.record.uid.is_some() || !s.record.incarnations.is_empty() {
+        return None;
+    }
+    // Only once a leader's list is there to show that no member of ours is in it: else this is a site that lost its
+    // record, and not a fresh one (safety.md 4).
+    let claims = s.heard.iter().filter(|(_, heard)| heard.age_ms < HEARD_MS);
+    let claim = claims.filter_map(|(_, heard)| heard.observation.leader.as_ref()).max_by_key(|c| c.term)?;
+    let name = &s.record.federation.name;
+    let ours = |url: &PeerUrl| url.slot(name).is_some_and(|(site, _)| site == *s.me);
+    if claim.list.iter().any(|m| ours(&m.peer_url)) {
         return None;
     }
     let records = s.heard.iter().map(|(_, heard)| &heard.observation.record);
@@ -267,6 +280,8 @@ pub struct Voter<'a> {
     pub record_missing: bool,
     /// Data directories exist that no incarnation of the record explains.
     pub foreign_data: bool,
+    /// An interrupted seeding is still there: its etcd may run, its directory is not archived.
+    pub unarchived_seed: bool,
 }
 
 /// Answers a request for a vote: the record to persist before saying yes, or why not. One vote per (uid, epoch), ever;
@@ -298,7 +313,12 @@ pub fn vote(record: &Record, ballot: &Arc<Ballot>, voter: Voter<'_>) -> Result<R
         Some(digest) if digest != ballot.spec_digest => return Err(reason(Code::SpecMismatch)),
         Some(_) => {}
     }
-    if voter.foreign_data {
+    let forgotten = record.seeds.iter().find(|s| !ballot.sites.contains(s) && !ballot.skipped.contains(s));
+    if let Some(seed) = forgotten {
+        return Err(Reason::new(Code::VoteRefused).site(seed));
+    }
+    // It is first stopped and archived, then the vote is given; in the other order two seeds could run (safety.md 7.3).
+    if voter.foreign_data || voter.unarchived_seed {
         return Err(reason(Code::VoteRefused));
     }
     clean(voter.site, record)?;
@@ -306,6 +326,7 @@ pub fn vote(record: &Record, ballot: &Arc<Ballot>, voter: Voter<'_>) -> Result<R
     next.uid = Some(ballot.uid);
     next.epoch = ballot.epoch;
     next.vote = Some(Arc::clone(ballot));
+    next.seeds.insert(ballot.seed.site.clone());
     // What was open in a lower epoch belongs to a cluster that this vote ends.
     next.intent = None;
     next.seeded = None;
@@ -346,8 +367,8 @@ pub fn join(record: &Record, joining: Joining, digest: Digest, spec: &Arc<Spec>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::federation::observed::RecordSummary;
-    use crate::id::{ClusterId, FederationKey, IncarnationId, MemberId};
+    use crate::federation::observed::{LeaderClaim, ListedMember, MemberList, RecordSummary};
+    use crate::id::{ClusterId, FederationKey, IncarnationId, Index, MemberId, Term};
 
     fn site(name: &str) -> SiteName {
         SiteName::new(name).unwrap()
@@ -359,6 +380,9 @@ mod tests {
         layout: Layout,
         records: Vec<(SiteName, Record)>,
         cut: Vec<SiteName>,
+        /// The site whose agent tells the linearizable list, and the sites with a member in it.
+        leads: Option<SiteName>,
+        listed: Vec<SiteName>,
     }
 
     impl World {
@@ -368,7 +392,15 @@ mod tests {
             let spec: Spec = serde_json::from_value(spec).unwrap();
             let layout = spec.layout().unwrap();
             let records = spec.sites().map(|s| (s.clone(), Record::new(key.clone()))).collect();
-            Self { key, spec: Arc::new(spec), layout, records, cut: Vec::new() }
+            Self {
+                key,
+                spec: Arc::new(spec),
+                layout,
+                records,
+                cut: Vec::new(),
+                leads: None,
+                listed: Vec::new(),
+            }
         }
 
         fn record(&self, name: &SiteName) -> &Record {
@@ -379,12 +411,24 @@ mod tests {
             self.records.iter_mut().find(|(n, _)| n == name).unwrap().1 = record;
         }
 
+        fn claim(&self) -> LeaderClaim {
+            let member = |(i, site): (usize, &SiteName)| ListedMember {
+                id: MemberId(i as u64 + 2),
+                name: "named".into(),
+                peer_url: PeerUrl(format!("https://main-{site}-0.{site}.quorate.test:2380").into()),
+                learner: false,
+            };
+            let list = MemberList::new(self.listed.iter().enumerate().map(member).collect());
+            LeaderClaim { member: MemberId(2), term: Term(2), commit: Index(1), list, checks: Vec::new() }
+        }
+
         fn heard(&self) -> Vec<(SiteName, Heard)> {
             let digest = self.spec.digest(&self.key);
             let seen = |(name, record): &(SiteName, Record)| {
+                let leader = self.leads.as_ref().filter(|leader| *leader == name).map(|_| self.claim());
                 let record: Arc<RecordSummary> = Arc::new(record.summary());
-                let o =
-                    SiteObservation { spec: Some(digest), record, ..SiteObservation::empty(name.clone()) };
+                let empty = SiteObservation::empty(name.clone());
+                let o = SiteObservation { spec: Some(digest), record, leader, ..empty };
                 let age_ms = if self.cut.contains(name) { 60_000 } else { 0 };
                 (name.clone(), Heard { observation: Arc::new(o), age_ms })
             };
@@ -399,7 +443,13 @@ mod tests {
 
         fn vote(&self, me: &SiteName, ballot: &Arc<Ballot>) -> Result<Record, Reason> {
             let digest = Some(self.spec.digest(&self.key));
-            let voter = Voter { site: me, digest, record_missing: false, foreign_data: false };
+            let voter = Voter {
+                site: me,
+                digest,
+                record_missing: false,
+                foreign_data: false,
+                unarchived_seed: false,
+            };
             vote(self.record(me), ballot, voter)
         }
 
@@ -508,8 +558,50 @@ mod tests {
         for voter in [&east, &north] {
             w.put(voter, learn(&w.vote(voter, &ballot).unwrap(), seeded));
         }
+        assert!(!matches!(w.next(&west), BallotMove::Join(_)), "nobody has told a list yet");
+        (w.leads, w.listed) = (Some(east.clone()), vec![east.clone(), west.clone()]);
+        assert!(
+            !matches!(w.next(&west), BallotMove::Join(_)),
+            "a member of ours is listed: our record was lost"
+        );
+        w.listed = vec![east.clone()];
         let BallotMove::Join(joining) = w.next(&west) else { panic!("joins") };
         let joined = join(w.record(&west), joining, w.spec.digest(&w.key), &w.spec);
         assert_eq!((joined.uid, joined.seeded), (Some(Uid(7)), Some(seeded)));
+    }
+
+    /// The seed of epoch 1 may be running: it must vote in epoch 2, also when the spec no longer names its site.
+    #[test]
+    fn the_seed_site_of_a_lower_ballot_must_vote_in_every_later_one() {
+        let mut w = three();
+        let (east, north, west) = (site("east"), site("north"), site("west"));
+        let first = w.ballot(&east, Uid(7), Epoch(1));
+        assert_eq!(first.seed.site, east);
+        for voter in [&east, &north, &west] {
+            let voted = w.vote(voter, &first).unwrap();
+            w.put(voter, voted);
+        }
+        let spec = serde_json::json!({"clusters": [{"name": "north"}, {"name": "south"}, {"name": "west"}]});
+        let mut later = World::new(spec);
+        for voter in [&north, &west] {
+            later.put(voter, w.record(voter).clone());
+        }
+        let BallotMove::Wait(reason) = later.next(&north) else { panic!("must wait for east") };
+        assert_eq!((reason.code, reason.site), (Code::WaitingForClusters, Some(east.clone())));
+        let ballot = later.ballot(&site("south"), Uid(7), Epoch(2)).as_ref().clone();
+        let sites = ballot.sites.iter().filter(|s| **s != east).cloned().collect();
+        let refused = later.vote(&north, &Arc::new(Ballot { sites, ..ballot })).unwrap_err();
+        assert_eq!((refused.code, refused.site), (Code::VoteRefused, Some(east)));
+    }
+
+    #[test]
+    fn an_interrupted_seeding_is_archived_before_the_vote() {
+        let w = three();
+        let east = site("east");
+        let ballot = w.ballot(&east, Uid(7), Epoch(2));
+        let digest = Some(w.spec.digest(&w.key));
+        let (record_missing, foreign_data) = (false, false);
+        let voter = Voter { site: &east, digest, record_missing, foreign_data, unarchived_seed: true };
+        assert_eq!(vote(w.record(&east), &ballot, voter).unwrap_err().code, Code::VoteRefused);
     }
 }

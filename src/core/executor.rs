@@ -198,6 +198,10 @@ pub struct Executor {
     role: Option<Role>,
     records: Vec<(SiteName, Option<RecordSummary>)>,
     opens: Vec<Arc<Intent>>,
+    /// Open ops that never had their acknowledgements.
+    overtaken: Vec<OpId>,
+    /// Every number under which an open op is held somewhere, and every op and number that those close.
+    open_seqs: Vec<Seq>,
     look: Option<Box<Look>>,
     intent: Option<Arc<Intent>>,
     /// Open intents that the proposal closes.
@@ -214,6 +218,8 @@ impl Executor {
             role: None,
             records: Vec::new(),
             opens: Vec::new(),
+            overtaken: Vec::new(),
+            open_seqs: Vec::new(),
             look: None,
             intent: None,
             closing: Vec::new(),
@@ -284,6 +290,7 @@ impl Executor {
         self.records = records;
         let bound = |r: &&RecordSummary| r.uid == Some(self.id.uid) && !r.missing;
         let mut opens: Vec<Arc<Intent>> = Vec::new();
+        let mut seqs: Vec<Seq> = Vec::new();
         for record in self.records.iter().filter_map(|(_, r)| r.as_ref()).filter(bound) {
             if record.epoch > self.id.epoch {
                 let reason = Reason::new(Code::WrongEpoch).numbers(record.epoch.0, self.id.epoch.0);
@@ -292,6 +299,8 @@ impl Executor {
             let Some(held) = record.intent.as_ref().filter(|held| held.open()) else {
                 continue;
             };
+            seqs.push(held.intent.seq);
+            seqs.extend(&held.intent.closes);
             match opens.iter_mut().find(|open| open.op == held.intent.op) {
                 Some(open) if open.seq < held.intent.seq => *open = Arc::clone(&held.intent),
                 Some(_) => {}
@@ -303,7 +312,10 @@ impl Executor {
             self.state = State::Telling(Outcome::Interrupted(reason));
             return Effect::Tell(known, Vec::new());
         }
+        seqs.sort_unstable();
+        seqs.dedup();
         self.opens = opens;
+        self.open_seqs = seqs;
         self.go(State::Looking, Effect::Look)
     }
 
@@ -420,12 +432,16 @@ impl Executor {
         if let Some((intent, _)) = endings.iter().find(|(_, ending)| *ending == Ending::Applied) {
             return self.tell(intent, IntentState::Applied, Vec::new());
         }
+        self.overtaken =
+            endings.iter().filter(|(_, e)| *e == Ending::Overtaken).map(|(intent, _)| intent.op).collect();
         let again: Vec<_> =
             endings.iter().filter(|(_, e)| matches!(e, Ending::Again(_) | Ending::Instead(_))).collect();
         if let Some((_, Ending::Wait(reason))) = endings.iter().find(|(_, e)| matches!(e, Ending::Wait(_))) {
             return finish(Outcome::Interrupted(reason.clone()));
         }
-        if let Some((_, Ending::MoveFirst(to))) = endings.iter().find(|(_, e)| matches!(e, Ending::MoveFirst(_))) {
+        if let Some((_, Ending::MoveFirst(to))) =
+            endings.iter().find(|(_, e)| matches!(e, Ending::MoveFirst(_)))
+        {
             let to = *to;
             return self.go(State::FencingMove(to), Effect::ProveRole);
         }
@@ -439,7 +455,8 @@ impl Executor {
         if let (Some((intent, _)), true) = (first, strict.next().is_some()) {
             return finish(Outcome::Interrupted(resolve::unresolved(intent)));
         }
-        let chosen = first.or(again.first()).map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
+        let chosen =
+            first.or_else(|| again.first()).map(|(intent, ending)| (Arc::clone(intent), ending.clone()));
         self.closing = self.opens.clone();
         match chosen {
             Some((open, Ending::Again(kind))) => self.propose_again(look, &open, kind, open.op),
@@ -464,21 +481,46 @@ impl Executor {
             }
             _ => open.operation,
         };
-        let mut executors = if op == open.op { open.executors.clone() } else { Vec::new() };
-        if !executors.contains(&self.id.me) {
-            executors.push(self.id.me.clone());
-        }
+        let step = StepKind::again(&kind);
         // An exception that a person made since is stored with the intent, and acknowledged where the CR holds it too.
-        let needs = StepKind::again(&kind).is_some_and(|step| {
+        let needs = step.as_ref().is_some_and(|step| {
             let (view, wish) = (&look.view, &look.wish);
-            Proposed { view, wish, kind: &step, operation }.needs_exception()
+            Proposed { view, wish, kind: step, operation }.needs_exception()
         });
-        let mut intent = self.intent_for(&look, kind, operation, op, open.exception.is_some() || needs);
+        let overridden = open.exception.is_some() || needs;
+        let checked =
+            step.as_ref().map(|step| check::verify(&look.raw, &self.id.me, &look.wish, step, overridden));
+        if let Some(Err(_)) = checked {
+            return finish(Outcome::Interrupted(resolve::unresolved(open)));
+        }
+        let executors = self.executors(open, &kind, op);
+        let mut intent = self.intent_for(&look, kind, operation, op, overridden);
         intent.executors = executors;
         if op == open.op {
             intent.spec.clone_from(&open.spec);
         }
         self.send_proposal(look, intent)
+    }
+
+    /// Who may have sent under this op; for a Void, who may have sent what it closes. An add needs no attestation.
+    fn executors(&self, open: &Intent, kind: &IntentKind, op: OpId) -> Vec<SiteName> {
+        let mut executors = if op == open.op { open.executors.clone() } else { Vec::new() };
+        if matches!(kind, IntentKind::Void { .. }) {
+            let add = |intent: &&Arc<Intent>| matches!(intent.kind, IntentKind::AddLearner { .. });
+            let proven = |intent: &&Arc<Intent>| {
+                // A removed id can never be promoted, removed or moved again.
+                let list = self.role.as_ref().map(|r| &r.list);
+                intent.kind.target().is_some_and(|member| list.is_some_and(|l| l.get(member).is_none()))
+            };
+            let closed =
+                self.opens.iter().filter(|i| !add(i) && !proven(i) && !self.overtaken.contains(&i.op));
+            executors.extend(closed.flat_map(|intent| intent.executors.iter().cloned()));
+        } else {
+            executors.push(self.id.me.clone());
+        }
+        executors.sort();
+        executors.dedup();
+        executors
     }
 
     fn propose(
@@ -520,8 +562,8 @@ impl Executor {
             term: self.role.as_ref().map(|r| r.term).unwrap_or_default(),
             executors: vec![self.id.me.clone()],
             operation,
-            closes: self.opens.iter().map(|open| open.seq).collect(),
-            closes_ops: self.opens.iter().map(|open| open.op).filter(|closed| *closed != op).collect(),
+            closes: self.open_seqs.clone(),
+            closes_ops: self.closed_ops(op),
             exception: if overridden { look.wish.exception.clone() } else { None },
             lost_members,
             spec,
@@ -575,11 +617,13 @@ impl Executor {
             return finish(Outcome::Interrupted(reason));
         }
         match intent.kind {
-            IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => {
+            IntentKind::Void { .. } => {
                 let closed = self.closed_ops(intent.op);
                 self.tell(&intent, IntentState::Applied, closed)
             }
-            IntentKind::AddLearner { .. }
+            // Telling that a spec is effective is its call: marked and fenced like one, so that "not sent" means it.
+            IntentKind::ActivateSpec { .. }
+            | IntentKind::AddLearner { .. }
             | IntentKind::Promote { .. }
             | IntentKind::Remove { .. }
             | IntentKind::UpdateUrl { .. } => self.go(State::Marking, Effect::MarkSent(intent.seq, true)),
@@ -593,6 +637,9 @@ impl Executor {
         };
         let evidence =
             Evidence { list: &role.list, records: &self.records, view: &look.view, wish: &look.wish };
+        if matches!(intent.kind, IntentKind::Void { .. }) {
+            return resolve::attested(intent, &self.acked, evidence);
+        }
         for open in self.closing.iter().filter(|open| open.op != intent.op) {
             // A removed learner can never be promoted: the removal itself is the proof.
             let by_removal = matches!((&open.kind, &intent.kind),
@@ -604,8 +651,13 @@ impl Executor {
         Ok(())
     }
 
+    /// The open ops, and what they close themselves, without the proposed one.
     fn closed_ops(&self, op: OpId) -> Vec<OpId> {
-        self.closing.iter().map(|open| open.op).filter(|closed| *closed != op).collect()
+        let all = self.opens.iter().flat_map(|open| open.closes_ops.iter().copied().chain([open.op]));
+        let mut ops: Vec<OpId> = all.filter(|closed| *closed != op).collect();
+        ops.sort_unstable();
+        ops.dedup();
+        ops
     }
 
     /// Nothing was sent under this number. A fresh op is void by that; an older one may have been sent before.
@@ -652,7 +704,11 @@ impl Executor {
             IntentKind::Promote { member } => Call::Promote(*member),
             IntentKind::Remove { member, .. } => Call::Remove(*member),
             IntentKind::UpdateUrl { member, peer_url } => Call::Update(*member, peer_url.clone()),
-            IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => return self.not_leader(),
+            IntentKind::ActivateSpec { .. } => {
+                let closed = self.closed_ops(intent.op);
+                return self.tell(&intent, IntentState::Applied, closed);
+            }
+            IntentKind::Void { .. } => return self.not_leader(),
         };
         let not_after_ms = role.at_ms + FENCE_MS;
         self.go(State::Sending, Effect::Send { call, deadline_ms: self.id.deadline_ms, not_after_ms })

@@ -71,6 +71,12 @@ pub fn decide(e: Evidence<'_>) -> Start {
     if state >= IncarnationState::Removing {
         return Start::Refuse(reason(Code::DataLost));
     }
+    // Whatever the states say: a mark above zero, wherever it comes from, proves that this incarnation has run.
+    let noted = record.map(|i| i.mark).unwrap_or_default();
+    let known = noted.max(outside.map(|o| o.mark).unwrap_or_default()).max(grant.mark).max(e.seen);
+    if known != Mark::default() && !matches!(e.dir, DirFacts::Present { .. }) && !seeding(record, outside) {
+        return Start::Refuse(reason(Code::DataLost).numbers(0, known.index.0));
+    }
     match e.dir {
         DirFacts::Empty if state < IncarnationState::Started => match grant.kind {
             GrantKind::Seed => Start::New,
@@ -99,10 +105,8 @@ pub fn decide(e: Evidence<'_>) -> Start {
             if outside.is_none() {
                 return Start::Await(reason(Code::HighWaterMissing));
             }
-            let mark =
-                record.mark.max(outside.map(|o| o.mark).unwrap_or_default()).max(grant.mark).max(e.seen);
-            if *index < mark.index || *term < mark.term {
-                return Start::Refuse(reason(Code::DataLost).numbers(index.0, mark.index.0));
+            if *index < known.index || *term < known.term {
+                return Start::Refuse(reason(Code::DataLost).numbers(index.0, known.index.0));
             }
             Start::Resume
         }

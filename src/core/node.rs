@@ -29,6 +29,8 @@ pub enum LocalAction {
     Seeded(IncarnationId, Seeded),
     /// Stop etcd and move the data directory to the archive; the reason is the first part of the folder's name.
     Archive(IncarnationId, &'static str),
+    /// Persist that nothing is left of an incarnation that has ended.
+    Archived(IncarnationId),
     /// End the supervisor of a slot that is not wanted and holds nothing.
     Retire(Slot),
 }
@@ -102,11 +104,12 @@ pub fn next(l: Local<'_>) -> Option<LocalAction> {
             return Some(LocalAction::Retire(report.slot.clone()));
         }
     }
-    // Members of slots that are no longer wanted but still listed keep running until they are removed.
+    // Members of slots that are no longer wanted but still listed keep running until they are removed; what was removed
+    // or lost is stopped and archived, also after a restart of this agent.
     l.record
         .incarnations
         .iter()
-        .filter(|i| i.state > IncarnationState::Planned && i.state < IncarnationState::Removing)
+        .filter(|i| i.state > IncarnationState::Planned && !i.archived)
         .find(|i| !l.reports.iter().any(|r| r.slot == i.slot))
         .map(|i| LocalAction::Supervise(i.slot.clone()))
 }
@@ -118,7 +121,10 @@ fn observe(l: Local<'_>, i: &Incarnation) -> Option<LocalAction> {
     match i.state {
         IncarnationState::Removed if here => Some(LocalAction::Archive(i.id, "removed")),
         IncarnationState::Lost if here => Some(LocalAction::Archive(i.id, "lost")),
-        IncarnationState::Removed | IncarnationState::Lost | IncarnationState::Planned => None,
+        IncarnationState::Removed | IncarnationState::Lost => {
+            (report.is_some() && !i.archived).then_some(LocalAction::Archived(i.id))
+        }
+        IncarnationState::Planned => None,
         IncarnationState::Added
         | IncarnationState::Started
         | IncarnationState::Voter
@@ -152,7 +158,17 @@ fn volume_gone(l: Local<'_>, i: &Incarnation, report: Option<&MemberReport>) -> 
             && r.incarnation.is_none()
             && matches!(r.dir, None | Some(DirFacts::Empty))
     };
-    started && i.granted && !unborn && report.is_some_and(bare)
+    started && ran(i, report) && !unborn && report.is_some_and(bare)
+}
+
+/// Proof that the incarnation was started: an empty directory is a lost one then. The flag alone is not enough: the
+/// answer to a grant may get lost while the supervisor goes on by itself.
+fn ran(i: &Incarnation, report: Option<&MemberReport>) -> bool {
+    let started = |there: &Incarnation| there.id == i.id && there.state >= IncarnationState::Started;
+    i.granted
+        || i.state == IncarnationState::Voter
+        || i.mark != Mark::default()
+        || report.and_then(|r| r.incarnation.as_ref()).is_some_and(started)
 }
 
 /// Its id was removed: a resolution said so, or a linearizable list of a later term than the incarnation has seen
@@ -203,7 +219,9 @@ fn advance(
                 // The supervisor has its directory, but lost its grant or its mark.
                 (true, false) => grant(l, i, url, GrantKind::Resume).map(|g| LocalAction::Grant(Box::new(g))),
                 // The volume was lost together with what stood beside the directory (rule I5).
-                (true, true) if i.granted && !unborn => Some(LocalAction::Mark(i.id, IncarnationState::Lost)),
+                (true, true) if ran(i, report) && !unborn => {
+                    Some(LocalAction::Mark(i.id, IncarnationState::Lost))
+                }
                 (true, true) => {
                     let kind = if unborn { GrantKind::Seed } else { GrantKind::Join };
                     grant(l, i, url, kind).map(|g| LocalAction::Grant(Box::new(g)))
@@ -295,6 +313,7 @@ pub fn planned(record: &Record, slot: &Slot, id: IncarnationId, seed: bool) -> I
         mark: Mark::default(),
         seed,
         granted: false,
+        archived: false,
     }
 }
 
@@ -306,4 +325,155 @@ pub fn with(record: &Record, id: IncarnationId, change: impl FnOnce(&mut Incarna
         change(incarnation);
     }
     next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::federation::layout::default_zone;
+    use crate::federation::member::OutsideMark;
+    use crate::id::{Epoch, Index, Uid};
+    use crate::identity::{self, Evidence, Start};
+
+    fn site(n: &str) -> SiteName {
+        SiteName::new(n).unwrap()
+    }
+    fn slot(n: &str) -> Slot {
+        Slot { site: site(n), ordinal: 0, zone: default_zone() }
+    }
+    fn url(s: &Slot) -> PeerUrl {
+        PeerUrl(format!("https://main-{0}-{1}.{0}.quorate.test:2380", s.site, s.ordinal).into())
+    }
+    fn spec(names: &[&str]) -> Spec {
+        let c: Vec<_> = names.iter().map(|n| serde_json::json!({"name": n})).collect();
+        serde_json::from_value(serde_json::json!({"clusters": c})).unwrap()
+    }
+    fn key() -> FederationKey {
+        serde_json::from_str(r#"{"namespace": "etcd", "name": "main"}"#).unwrap()
+    }
+    fn report(
+        s: &Slot,
+        process: Process,
+        incarnation: Option<Incarnation>,
+        dir: Option<DirFacts>,
+    ) -> MemberReport {
+        MemberReport {
+            slot: s.clone(),
+            incarnation,
+            dir,
+            process,
+            pid: None,
+            starts: 0,
+            last_words: None,
+            archived: vec![],
+        }
+    }
+    fn list(ids: &[(u64, &str, bool)]) -> MemberList {
+        MemberList::new(
+            ids.iter()
+                .map(|(id, s, l)| ListedMember {
+                    id: MemberId(*id),
+                    name: "n".into(),
+                    peer_url: url(&slot(s)),
+                    learner: *l,
+                })
+                .collect(),
+        )
+    }
+    fn record(i: Option<Incarnation>) -> Record {
+        let mut r = Record::new(key());
+        r.uid = Some(Uid(7));
+        r.epoch = Epoch(1);
+        r.seeded = Some(Seeded { epoch: Epoch(1), cluster: ClusterId(0xc), member: MemberId(1) });
+        r.incarnations.extend(i);
+        r
+    }
+    fn life(state: IncarnationState, member: u64, mark: Mark, granted: bool) -> Incarnation {
+        Incarnation {
+            slot: slot("west"),
+            id: IncarnationId(5),
+            state,
+            epoch: Epoch(1),
+            cluster: Some(ClusterId(0xc)),
+            member: Some(MemberId(member)),
+            mark,
+            seed: false,
+            granted,
+            archived: false,
+        }
+    }
+    fn run(
+        record: &Record,
+        names: &[&str],
+        l: Option<(&MemberList, Term)>,
+        reports: &[MemberReport],
+    ) -> Option<LocalAction> {
+        let spec = spec(names);
+        let layout = spec.layout().unwrap();
+        let urls = vec![(slot("west"), url(&slot("west")))];
+        next(Local {
+            me: &site("west"),
+            federation: &key(),
+            record,
+            layout: &layout,
+            spec: &spec,
+            list: l,
+            settled: l.map(|(l, _)| l.digest()),
+            may_seed: false,
+            reports,
+            urls: &urls,
+        })
+    }
+
+    /// A voter whose grant was never noted as delivered, and whose volume is lost as a whole, is lost too (rule I5).
+    #[test]
+    fn a_voter_is_never_joined_again_under_its_id() {
+        let mark = Mark { term: Term(5), index: Index(500) };
+        let i = life(IncarnationState::Voter, 2, mark, false);
+        let l = list(&[(1, "east", false), (2, "west", false), (3, "north", false)]);
+        let reports = [report(&slot("west"), Process::AwaitingGrant, None, Some(DirFacts::Empty))];
+        let action = run(&record(Some(i.clone())), &["east", "north", "west"], Some((&l, Term(5))), &reports);
+        assert_eq!(action, Some(LocalAction::Mark(i.id, IncarnationState::Lost)));
+        // And if a grant came all the same, the guard refuses: the marks prove that it ran.
+        let spec = spec(&["east", "north", "west"]);
+        let (layout, urls) = (spec.layout().unwrap(), vec![(slot("west"), url(&slot("west")))]);
+        let record = record(Some(i.clone()));
+        let (me, federation) = (site("west"), key());
+        let local = Local {
+            me: &me,
+            federation: &federation,
+            record: &record,
+            layout: &layout,
+            spec: &spec,
+            list: Some((&l, Term(5))),
+            settled: None,
+            may_seed: false,
+            reports: &reports,
+            urls: &urls,
+        };
+        let grant = &super::grant(local, &i, &url(&slot("west")), GrantKind::Join).unwrap();
+        let outside = OutsideMark { incarnation: i.id, state: IncarnationState::Added, mark };
+        let written =
+            Incarnation { state: IncarnationState::Added, mark: Mark::default(), granted: true, ..i };
+        let start = identity::decide(Evidence {
+            incarnation: Some(&written),
+            outside: Some(&outside),
+            dir: &DirFacts::Empty,
+            grant: Some(grant),
+            seen: Mark::default(),
+            fenced: false,
+        });
+        assert_ne!(start, Start::Join, "same id, empty dir, kind {:?} mark {:?}", grant.kind, grant.mark);
+    }
+
+    /// Removed or lost in a slot that is no longer wanted: stopped and archived also after a restart of the agent.
+    #[test]
+    fn what_ended_in_an_unwanted_slot_is_stopped_after_a_restart() {
+        for state in [IncarnationState::Removed, IncarnationState::Lost] {
+            let i = life(state, 2, Mark::default(), true);
+            let l = list(&[(1, "east", false), (3, "north", false)]);
+            let action = run(&record(Some(i)), &["east", "north", "south"], Some((&l, Term(5))), &[]);
+            assert!(action.is_some(), "{state:?}: nobody stops or archives it");
+        }
+    }
 }

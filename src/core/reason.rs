@@ -258,6 +258,9 @@ codes! {
     /// An alive voter has not applied the last change yet.
     NotSettled, Some(Rule::I15), "voter {member} at site {site} has not seen the last change yet",
         "wait";
+    /// The data of a voter were not compared with the leader's since this leader leads.
+    DataUnproven, Some(Rule::I15), "voter {member} at site {site}: data not yet compared with the leader's",
+        "wait; it takes a second or two once a change is wished";
     /// A promoted member still calls itself a learner.
     PromotionNotSettled, Some(Rule::I15), "member {member} at site {site} still calls itself a learner",
         "look at its logs; see runbooks/promotion";

@@ -49,6 +49,9 @@ pub struct Incarnation {
     /// Its grant was delivered: an empty directory after that is a lost one.
     #[serde(default)]
     pub granted: bool,
+    /// It has ended and nothing of it is left beside the data directory: its supervisor has said so.
+    #[serde(default)]
+    pub archived: bool,
 }
 
 /// High-water mark: the highest term and index that an incarnation was seen at (rule I5). An index counts only once

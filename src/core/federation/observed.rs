@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::federation::member::{IncarnationState, Process};
+use crate::federation::member::{IncarnationState, Mark, Process};
 use crate::id::{
-    ClusterId, Digest, Epoch, Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot,
-    Term, Uid,
+    ClusterId, Digest, Epoch, Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, Seq, SiteName,
+    Slot, Term, Uid,
 };
-use crate::intent::HeldIntent;
+use crate::intent::{Change, HeldIntent};
 
 /// One entry of etcd's member list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,6 +189,26 @@ pub struct Link {
     pub good_ms: u64,
     /// Round-trip time of the last good probe, microseconds.
     pub rtt_us: u32,
+    /// The last probe was more than [`PROBE_MS`] old when this row was made: good enough to call a member alive in calm
+    /// times, not good enough for a step (rule I13).
+    #[serde(default)]
+    pub stale: bool,
+}
+
+/// Probes come every second while a step is wished; one that is older than this belongs to calm times.
+pub const PROBE_MS: u64 = 4_000;
+
+/// What one agent has seen of another site: a site whose own record or data say less was rolled back (rules I5, I18).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// The other site.
+    pub site: SiteName,
+    /// The highest epoch of its record.
+    pub epoch: Epoch,
+    /// The highest number of its record in that epoch.
+    pub seq: Seq,
+    /// How far its incarnations were seen; an index counts once a later Status showed a higher one.
+    pub marks: Vec<(IncarnationId, Mark)>,
 }
 
 impl Link {
@@ -243,6 +263,15 @@ pub struct RecordSummary {
     pub generation: Generation,
     /// Digest of the effective spec.
     pub effective: Option<Digest>,
+    /// The last membership change that happened.
+    #[serde(default)]
+    pub changed: Option<Arc<Change>>,
+    /// Ids that were removed.
+    #[serde(default)]
+    pub removed: Vec<MemberId>,
+    /// Seed sites of every ballot that this site voted for.
+    #[serde(default)]
+    pub seeds: Vec<SiteName>,
     /// The record is missing or unreadable although members or votes exist here.
     pub missing: bool,
     /// A spec of a higher generation is held back by nothing but time: this site was removed (decisions.md 4).
@@ -251,8 +280,8 @@ pub struct RecordSummary {
 
 impl RecordSummary {
     /// The highest number that the record holds.
-    pub fn seq(&self) -> crate::id::Seq {
-        self.intent.as_ref().map_or(crate::id::Seq(0), |held| held.intent.seq)
+    pub fn seq(&self) -> Seq {
+        self.intent.as_ref().map_or(Seq(0), |held| held.intent.seq)
     }
 }
 
@@ -292,6 +321,12 @@ pub struct SiteObservation {
     pub maintenance: bool,
     /// Data directories or incarnation records exist here: such a site does not vote for a new cluster.
     pub has_data: bool,
+    /// What it has seen of the other sites.
+    #[serde(default)]
+    pub seen: Vec<Seen>,
+    /// It moved leadership to this member, away from this term: the change that follows is planned (rule I13).
+    #[serde(default)]
+    pub moved: Option<(MemberId, Term)>,
 }
 
 impl SiteObservation {
@@ -309,6 +344,8 @@ impl SiteObservation {
             backup_age_s: None,
             maintenance: false,
             has_data: false,
+            seen: Vec::new(),
+            moved: None,
         }
     }
 

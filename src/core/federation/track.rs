@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::federation::layout::default_zone;
-use crate::federation::member::{IncarnationState, Process};
+use crate::federation::member::{IncarnationState, Mark, Process};
 use crate::federation::observed::{
-    LeaderClaim, Link, ListedMember, LocalMember, MemberList, SiteObservation, Status,
+    LeaderClaim, Link, ListedMember, LocalMember, MemberList, Seen, SiteObservation, Status,
 };
 use crate::federation::view::{HEARD_MS, LearnerTrack, Life, MAX_LAG, MemberView, SiteView, View, Wish};
-use crate::id::{ClusterId, Digest, Epoch, FederationKey, MemberId, PeerUrl, Seq, SiteName, Slot, Term};
+use crate::id::{
+    ClusterId, Digest, Epoch, FederationKey, IncarnationId, MemberId, PeerUrl, Seq, SiteName, Slot, Term,
+};
 use crate::intent::HeldIntent;
 use crate::reason::Code;
 
@@ -36,6 +38,22 @@ struct Learner {
     progress_at: u64,
 }
 
+/// Leadership went to `member` in `term`; before, it was seen in term `from`.
+#[derive(Debug, Clone, Copy)]
+struct LeaderChange {
+    at: u64,
+    member: MemberId,
+    from: Term,
+    term: Term,
+}
+
+/// How far an incarnation was seen. An index counts once a later Status showed a higher one (decisions.md 2).
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    last: Mark,
+    proven: Mark,
+}
+
 /// The memory of one agent for one federation.
 pub struct Tracker {
     me: SiteName,
@@ -47,8 +65,13 @@ pub struct Tracker {
     changed_at: Option<u64>,
     quorum_at: Option<u64>,
     leader: Option<(MemberId, Term)>,
-    leader_changes: Vec<u64>,
-    planned_move: Option<u64>,
+    leader_changes: Vec<LeaderChange>,
+    /// Moves that executors announced, with the time at which they were heard.
+    announced: Vec<(MemberId, Term, u64)>,
+    /// The last move of the own executor.
+    moved: Option<(MemberId, Term)>,
+    /// How far the incarnations of other sites were seen: the last index, and the last one below a later one.
+    marks: BTreeMap<IncarnationId, Progress>,
     learner: Option<Learner>,
     freed: Vec<(PeerUrl, u64)>,
     backing_off: Vec<(Slot, u64)>,
@@ -86,7 +109,9 @@ impl Tracker {
             quorum_at: None,
             leader: None,
             leader_changes: Vec::new(),
-            planned_move: None,
+            announced: Vec::new(),
+            moved: None,
+            marks: BTreeMap::new(),
             learner: None,
             freed: Vec::new(),
             backing_off: Vec::new(),
@@ -104,6 +129,14 @@ impl Tracker {
             *highest = seen.max(*highest);
         }
         let true_at = now.saturating_sub(age_ms);
+        if let Some((to, term)) = observation.moved
+            && !self.announced.iter().any(|(member, from, _)| (*member, *from) == (to, term))
+        {
+            self.announced.push((to, term, now));
+        }
+        if observation.site != self.me {
+            self.note_progress(&observation);
+        }
         self.note_leader(&observation, now);
         self.sites.insert(observation.site.clone(), Told { observation, true_at });
     }
@@ -125,9 +158,65 @@ impl Tracker {
         self.highest.get(site).copied()
     }
 
-    /// The next leader change is ours and does not count as unplanned.
-    pub fn expect_leader_change(&mut self, now: u64) {
-        self.planned_move = Some(now);
+    /// The own executor moves leadership to this member: the change that follows does not count as unplanned, here and
+    /// wherever the announcement is heard.
+    pub fn expect_leader_change(&mut self, to: MemberId, now: u64) {
+        let Some((_, term)) = self.leader else { return };
+        self.moved = Some((to, term));
+        self.announced.push((to, term, now));
+    }
+
+    /// The last move of the own executor, for the own observation.
+    pub const fn moved(&self) -> Option<(MemberId, Term)> {
+        self.moved
+    }
+
+    /// What was seen of the other sites, for the own observation.
+    pub fn seen(&self) -> Vec<Seen> {
+        let others = self.highest.iter().filter(|(site, _)| **site != self.me);
+        others
+            .map(|(site, (epoch, seq))| {
+                let members =
+                    self.sites.get(site).map(|told| told.observation.members.as_slice()).unwrap_or_default();
+                let mark = |m: &LocalMember| {
+                    let proven = self.marks.get(&m.incarnation)?.proven;
+                    (proven != Mark::default()).then_some((m.incarnation, proven))
+                };
+                let marks = members.iter().filter_map(mark).collect();
+                Seen { site: site.clone(), epoch: *epoch, seq: *seq, marks }
+            })
+            .collect()
+    }
+
+    /// The highest numbers that other agents saw of this site's record: a lower record here was rolled back.
+    pub fn seen_of_me(&self) -> Option<(Epoch, Seq)> {
+        self.told_of_me().map(|seen| (seen.epoch, seen.seq)).max()
+    }
+
+    /// How far other agents saw an incarnation of this site (rule I5).
+    pub fn seen_mark(&self, id: IncarnationId) -> Mark {
+        let marks = self.told_of_me().flat_map(|seen| seen.marks.iter());
+        marks
+            .filter(|(incarnation, _)| *incarnation == id)
+            .fold(Mark::default(), |max, (_, mark)| max.max(*mark))
+    }
+
+    fn told_of_me(&self) -> impl Iterator<Item = &Seen> {
+        let others = self.sites.iter().filter(|(site, _)| **site != self.me);
+        others.flat_map(|(_, told)| told.observation.seen.iter()).filter(|seen| seen.site == self.me)
+    }
+
+    fn note_progress(&mut self, observation: &SiteObservation) {
+        for member in &observation.members {
+            let Some(status) = member.status.as_ref().filter(|s| Some(s.member) == member.member) else {
+                continue;
+            };
+            let progress = self.marks.entry(member.incarnation).or_default();
+            if status.index > progress.last.index {
+                progress.proven = progress.proven.max(progress.last);
+                progress.last = Mark { term: status.term, index: status.index };
+            }
+        }
     }
 
     /// A slot's learner was dropped: leave the slot alone for a while.
@@ -154,13 +243,23 @@ impl Tracker {
         if !newer {
             return;
         }
-        let changed = self.leader.is_some_and(|(member, _)| member != claim.member);
-        let planned = self.planned_move.is_some_and(|at| now.saturating_sub(at) < 15_000);
-        if changed && !planned && !self.old_leader_gone(now) {
-            self.leader_changes.push(now);
+        if let Some((member, from)) = self.leader
+            && member != claim.member
+            && !self.old_leader_gone(now)
+        {
+            self.leader_changes.push(LeaderChange { at: now, member: claim.member, from, term: claim.term });
         }
-        self.planned_move = None;
         self.leader = Some((claim.member, claim.term));
+    }
+
+    fn unplanned_changes(&self) -> u32 {
+        let planned = |change: &LeaderChange| {
+            let announced =
+                |(to, at): (MemberId, Term)| to == change.member && change.from <= at && at < change.term;
+            self.announced.iter().any(|(to, at, _)| announced((*to, *at)))
+        };
+        let unplanned = self.leader_changes.iter().filter(|change| !planned(change)).count();
+        u32::try_from(unplanned).unwrap_or(u32::MAX)
     }
 
     /// The old leader's process or site is known to be gone: its loss explains the change (decisions.md 4).
@@ -199,7 +298,8 @@ impl Tracker {
         self.note_learner(&members, now);
         self.freed.retain(|(_, at)| now.saturating_sub(*at) < FREED_MS);
         self.backing_off.retain(|(_, until)| *until > now);
-        self.leader_changes.retain(|at| now.saturating_sub(*at) < LEADER_WINDOW_MS);
+        self.leader_changes.retain(|change| now.saturating_sub(change.at) < LEADER_WINDOW_MS);
+        self.announced.retain(|(_, _, at)| now.saturating_sub(*at) < LEADER_WINDOW_MS);
         if *self.removed != *frame.removed {
             self.removed = Arc::new(frame.removed.clone());
         }
@@ -218,7 +318,7 @@ impl Tracker {
             since_change_ms: self.changed_at.map_or(u64::MAX, |at| now.saturating_sub(at)),
             settle_ms: frame.settle_ms,
             no_quorum_ms: now.saturating_sub(self.quorum_at.unwrap_or(self.started_at)),
-            leader_changes: u32::try_from(self.leader_changes.len()).unwrap_or(u32::MAX),
+            leader_changes: self.unplanned_changes(),
             freed: self.freed.iter().map(|(url, at)| (url.clone(), now.saturating_sub(*at))).collect(),
             removed: Arc::clone(&self.removed),
             backing_off: self

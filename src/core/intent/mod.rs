@@ -1,5 +1,7 @@
 //! Intents: the numbered steps that agents acknowledge durably before they are sent (safety.md section 4).
 
+#[cfg(test)]
+mod crossings;
 pub mod record;
 pub mod resolve;
 
@@ -68,6 +70,16 @@ impl IntentKind {
             Self::UpdateUrl { .. } => "UpdateUrl",
             Self::Void { .. } => "Void",
             Self::ActivateSpec { .. } => "ActivateSpec",
+        }
+    }
+
+    /// Changes etcd's member list.
+    pub const fn changes_membership(&self) -> bool {
+        match self {
+            Self::AddLearner { .. } | Self::Promote { .. } | Self::Remove { .. } | Self::UpdateUrl { .. } => {
+                true
+            }
+            Self::Void { .. } | Self::ActivateSpec { .. } => false,
         }
     }
 
@@ -140,6 +152,15 @@ impl fmt::Display for Operation {
             None => Ok(()),
         }
     }
+}
+
+/// A membership change that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// What it was.
+    pub kind: IntentKind,
+    /// The operation that it belongs to.
+    pub operation: Operation,
 }
 
 /// A numbered step that agents acknowledge durably before it is sent.

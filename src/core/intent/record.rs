@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ballot::Ballot;
 use crate::federation::member::Incarnation;
-use crate::federation::observed::{RecordSummary, Seeded};
+use crate::federation::observed::{MemberList, RecordSummary, Seeded};
 use crate::federation::spec::{Override, Spec};
 use crate::id::{Digest, Epoch, FederationKey, Generation, MemberId, Seq, SiteName, Uid};
-use crate::intent::{HeldIntent, Intent, IntentKind, IntentState, Resolution};
+use crate::intent::{Change, HeldIntent, Intent, IntentKind, IntentState, Resolution};
 use crate::reason::{Code, Reason};
 
 /// A spec that became effective, with its bytes: every step works on it, whatever the CR says now.
@@ -49,6 +49,13 @@ pub struct Record {
     pub removed: BTreeSet<MemberId>,
     /// The lives of this site's data directories, newest last.
     pub incarnations: Vec<Incarnation>,
+    /// The last membership change that happened: which voter is the new one (rules I9 and I12), whatever intents
+    /// without a change followed.
+    #[serde(default)]
+    pub changed: Option<Arc<Change>>,
+    /// Seed sites of every ballot that this site ever voted for: they must vote in every later one (safety.md 7.4).
+    #[serde(default)]
+    pub seeds: BTreeSet<SiteName>,
     /// This site was removed from the federation by the activation of this generation (decisions.md 4).
     #[serde(default)]
     pub retired: Option<Generation>,
@@ -80,6 +87,8 @@ impl Record {
             effective: None,
             removed: BTreeSet::new(),
             incarnations: Vec::new(),
+            changed: None,
+            seeds: BTreeSet::new(),
             retired: None,
         }
     }
@@ -99,6 +108,9 @@ impl Record {
             seeded: self.seeded,
             generation: self.effective.as_ref().map_or(Generation(0), |e| e.generation),
             effective: self.effective.as_ref().map(|e| e.digest),
+            changed: self.changed.clone(),
+            removed: self.removed.iter().copied().collect(),
+            seeds: self.seeds.iter().cloned().collect(),
             missing: false,
             retired: self.retired.is_some(),
         }
@@ -164,7 +176,8 @@ impl Record {
     #[must_use]
     pub fn resolve(&self, resolution: &Resolution) -> Self {
         let mut next = self.clone();
-        if self.uid.is_some_and(|uid| uid != resolution.uid) || self.epoch > resolution.epoch {
+        // The epoch rises by a ballot only, never by a message about an intent (rule I18).
+        if self.uid.is_some_and(|uid| uid != resolution.uid || self.epoch != resolution.epoch) {
             return next;
         }
         if self.uid.is_none() && !self.bound_to(&resolution.intent) {
@@ -188,7 +201,7 @@ impl Record {
             next.intent = Some(Arc::new(HeldIntent { intent, state, sent_by_me }));
         }
         if resolution.state == IntentState::Applied {
-            next.take_effect(&resolution.intent);
+            next.take_effect(&resolution.intent, take);
         }
         next
     }
@@ -220,12 +233,30 @@ impl Record {
         Some(next)
     }
 
-    fn take_effect(&mut self, intent: &Intent) {
+    /// Takes over removals that were missed, as a peer of the same federation recorded them, if the newest linearizable
+    /// list does not name the ids either.
+    pub fn catch_up_removed(&self, told: &RecordSummary, list: &MemberList) -> Option<Self> {
+        let same = self.uid.is_some() && told.uid == self.uid && told.epoch == self.epoch && !told.missing;
+        let missed = |id: &&MemberId| same && list.get(**id).is_none() && !self.removed.contains(*id);
+        let missed: Vec<MemberId> = told.removed.iter().filter(missed).copied().collect();
+        (!missed.is_empty()).then(|| {
+            let mut next = self.clone();
+            next.removed.extend(missed);
+            next
+        })
+    }
+
+    /// `latest`: no newer intent is held. A removed id stays removed, whenever one hears of it; an activation that
+    /// comes late may have been voided since, and `catch_up` repairs what was merely missed.
+    fn take_effect(&mut self, intent: &Intent, latest: bool) {
+        if latest && intent.kind.changes_membership() {
+            self.changed = Some(Arc::new(Change { kind: intent.kind.clone(), operation: intent.operation }));
+        }
         match &intent.kind {
             IntentKind::Remove { member, .. } => {
                 self.removed.insert(*member);
             }
-            IntentKind::ActivateSpec { generation, digest } => {
+            IntentKind::ActivateSpec { generation, digest } if latest => {
                 let newer = self.effective.as_ref().is_none_or(|now| now.generation < *generation);
                 if let (true, Some(spec)) = (newer, &intent.spec) {
                     let (generation, digest, spec) = (*generation, *digest, Arc::clone(spec));
@@ -235,6 +266,7 @@ impl Record {
             IntentKind::AddLearner { .. }
             | IntentKind::Promote { .. }
             | IntentKind::UpdateUrl { .. }
+            | IntentKind::ActivateSpec { .. }
             | IntentKind::Void { .. } => {}
         }
     }
@@ -250,6 +282,8 @@ impl Record {
         next.seeded = best.seeded;
         next.effective.clone_from(&best.effective);
         let same_epoch = || others.iter().filter(|r| r.epoch == best.epoch && r.uid == best.uid);
+        next.changed.clone_from(&best.changed);
+        next.seeds = same_epoch().flat_map(|r| r.seeds.iter().cloned()).collect();
         next.removed = same_epoch().flat_map(|r| r.removed.iter().copied()).collect();
         let highest =
             same_epoch().filter_map(|r| r.intent.as_ref()).max_by_key(|held| (held.intent.seq, held.open()));

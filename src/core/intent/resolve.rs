@@ -66,7 +66,9 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
     if overtaken(intent, e) {
         return Ending::Overtaken;
     }
-    if intent.executors.iter().all(|site| not_sent(site, intent.op, e) || gone(site, e)) {
+    // A Void is only ever repeated: what it closes must not be forgotten with it.
+    let void = matches!(intent.kind, IntentKind::Void { .. });
+    if !void && intent.executors.iter().all(|site| not_sent(site, intent.op, e) || gone(site, e)) {
         return Ending::Voidable;
     }
     match &intent.kind {
@@ -80,14 +82,18 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
         }
         IntentKind::Promote { member } => match e.list.get(*member) {
             None => Ending::Voidable, // a removed id can never be promoted
-            Some(_) => match judge(intent, e) {
-                Ok(()) => Ending::Again(intent.kind.clone()),
-                Err(_) => Ending::Instead(IntentKind::Remove { member: *member, learner: true }),
-            },
+            Some(_) => promotion(intent, *member, e),
         },
-        IntentKind::Remove { learner: true, .. }
-        | IntentKind::Void { .. }
-        | IntentKind::ActivateSpec { .. } => Ending::Again(intent.kind.clone()),
+        // It may have been promoted since: then it is a voter's removal.
+        IntentKind::Remove { member, learner: true } => {
+            let voter = e.list.get(*member).is_some_and(|m| !m.learner);
+            let kind = IntentKind::Remove { member: *member, learner: !voter };
+            match judge_kind(&kind, intent, e) {
+                Ok(()) => Ending::Again(kind),
+                Err(_) => Ending::Wait(unresolved(intent)),
+            }
+        }
+        IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => Ending::Again(intent.kind.clone()),
         IntentKind::Remove { learner: false, .. } => match judge(intent, e) {
             Ok(()) => Ending::Again(intent.kind.clone()),
             Err(reason) => match safety::transferee(e.view, e.wish, reason.site.as_ref()) {
@@ -103,6 +109,22 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
     }
 }
 
+/// The same promotion again if I9 and I2 hold; the learner's removal only if it is no longer alive; and neither while
+/// another rule, or a proof that only takes time, stands against it.
+fn promotion(intent: &Intent, member: MemberId, e: Evidence<'_>) -> Ending {
+    match judge(intent, e) {
+        Ok(()) => Ending::Again(intent.kind.clone()),
+        Err(_) if e.view.member(member).is_some_and(|m| m.life.alive()) => Ending::Wait(unresolved(intent)),
+        Err(_) => {
+            let instead = IntentKind::Remove { member, learner: true };
+            match judge_kind(&instead, intent, e) {
+                Ok(()) => Ending::Instead(instead),
+                Err(_) => Ending::Wait(unresolved(intent)),
+            }
+        }
+    }
+}
+
 /// The reason that names the site whose executor is missed.
 pub fn unresolved(intent: &Intent) -> Reason {
     let reason =
@@ -114,10 +136,14 @@ pub fn unresolved(intent: &Intent) -> Reason {
 }
 
 fn judge(intent: &Intent, e: Evidence<'_>) -> Result<(), Reason> {
-    let Some(kind) = StepKind::again(&intent.kind) else {
-        return Ok(());
-    };
-    judge_step(e.view, e.wish, &kind, intent.operation)
+    judge_kind(&intent.kind, intent, e)
+}
+
+fn judge_kind(kind: &IntentKind, intent: &Intent, e: Evidence<'_>) -> Result<(), Reason> {
+    match StepKind::again(kind) {
+        Some(kind) => judge_step(e.view, e.wish, &kind, intent.operation),
+        None => Ok(()),
+    }
 }
 
 /// Another op is applied under an equal or higher number, or q(n) voters' agents hold other ops under such numbers.
@@ -145,7 +171,9 @@ fn overtaken(intent: &Intent, e: Evidence<'_>) -> bool {
 fn not_sent(site: &SiteName, op: OpId, e: Evidence<'_>) -> bool {
     let record = e.records.iter().find(|(name, _)| name == site).and_then(|(_, record)| record.as_ref());
     record.is_some_and(|r| {
-        !r.missing && r.intent.as_ref().is_some_and(|held| held.intent.op == op && !held.sent_by_me)
+        // The flag covers the held op and those that it closes, see `Record::propose`.
+        let covers = |held: &Intent| held.op == op || held.closes_ops.contains(&op);
+        !r.missing && r.intent.as_ref().is_some_and(|held| covers(&held.intent) && !held.sent_by_me)
     })
 }
 
@@ -164,6 +192,12 @@ pub fn closed_for_good(intent: &Intent, acks: &[(SiteName, bool)], e: Evidence<'
     if intent.kind.target().is_some_and(|member| e.list.get(member).is_none()) || overtaken(intent, e) {
         return Ok(());
     }
+    attested(intent, acks, e)
+}
+
+/// Whether every executor of an intent attested "not sent" with its acknowledgement, or is gone. The executors of a
+/// Void are those of the intents that it closes.
+pub fn attested(intent: &Intent, acks: &[(SiteName, bool)], e: Evidence<'_>) -> Result<(), Reason> {
     let attests = |site: &SiteName| acks.iter().any(|(name, sent)| name == site && !sent) || gone(site, e);
     match intent.executors.iter().find(|site| !attests(site)) {
         None => Ok(()),

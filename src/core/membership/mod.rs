@@ -5,7 +5,7 @@ pub mod plan;
 pub mod quorum;
 pub mod safety;
 #[cfg(test)]
-mod scenario;
+pub(crate) mod scenario;
 pub mod step;
 #[cfg(test)]
 mod worlds;

@@ -219,8 +219,7 @@ fn replaces(view: &View) -> bool {
 }
 
 fn last_operation(view: &View) -> Option<Operation> {
-    let held = view.site(&view.me)?.observation.as_ref()?.record.intent.as_ref()?;
-    Some(held.intent.operation)
+    safety::last_change(view).map(|change| change.operation)
 }
 
 fn wanted(wish: &Wish, member: &MemberView) -> bool {
@@ -274,12 +273,14 @@ fn with_learner(view: &View, wish: &Wish, learner: &MemberView) -> Goal {
 /// An agent binds a new id to its incarnation within a second or two of hearing of it; this is much more.
 const ORPHAN_MS: u64 = 60_000;
 
-/// A dead voter goes if it is not wanted, if its replacement is ready or coming, or if two are dead (safety.md 5).
+/// A dead voter goes if there are more voters than wanted, if its replacement is ready or coming, or if two are dead:
+/// with no place for a new one it stays listed, the margin is the same (safety.md 5).
 fn dead_voter(view: &View, wish: &Wish) -> Option<(StepKind, Operation)> {
     let dead = || view.voters().filter(|m| m.life.dead());
     let first = dead().max_by_key(|m| (!wanted(wish, m), replacement_ready(view, wish, m), m.id))?;
     let coming = view.learners().any(|l| l.life.alive());
-    let go = !wanted(wish, first) || coming || replacement_ready(view, wish, first) || dead().count() >= 2;
+    let surplus = view.voters().count() > wish.slots.len();
+    let go = surplus || coming || replacement_ready(view, wish, first) || dead().count() >= 2;
     go.then(|| remove(first, OperationKind::ReplaceDead))
 }
 
@@ -410,7 +411,8 @@ fn complete_rows(model: &mut View, members: &[MemberId]) {
         };
         for member in members {
             if observation.link(*member).is_none() {
-                let link = Link { member: *member, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1 };
+                let link =
+                    Link { member: *member, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1, stale: false };
                 Arc::make_mut(observation).links.push(link);
             }
         }
@@ -479,39 +481,19 @@ fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
     remember(model, step);
 }
 
-/// The own record would hold the step as applied: replacements are told apart by it.
+/// The own record would hold the step as its last change: replacements are told apart by it.
 fn remember(model: &mut View, step: &Step) {
-    use crate::id::{Epoch, OpId, Seq, Uid};
-    use crate::intent::{HeldIntent, Intent, IntentState};
+    use crate::intent::Change;
     use std::sync::Arc;
-    let Some(kind) = step.kind.intent() else { return };
-    let (me, term) = (model.me.clone(), model.term);
-    let Some(list) = model.list.as_ref().map(MemberList::digest) else {
+    let Some(kind) = step.kind.intent().filter(|_| step.kind.changes_membership()) else {
         return;
     };
-    let Some(observation) =
-        model.sites.iter_mut().find(|s| s.name == me).and_then(|s| s.observation.as_mut())
-    else {
-        return;
-    };
-    let intent = Intent {
-        uid: observation.record.uid.unwrap_or(Uid(0)),
-        epoch: Epoch(0),
-        seq: Seq(0),
-        op: OpId(0),
-        kind,
-        list,
-        term,
-        executors: Vec::new(),
-        operation: step.operation,
-        closes: Vec::new(),
-        closes_ops: Vec::new(),
-        exception: None,
-        lost_members: Vec::new(),
-        spec: None,
-    };
-    let held = HeldIntent { intent: Arc::new(intent), state: IntentState::Applied, sent_by_me: false };
-    Arc::make_mut(&mut Arc::make_mut(observation).record).intent = Some(Arc::new(held));
+    let me = model.me.clone();
+    let own = model.sites.iter_mut().find(|s| s.name == me).and_then(|s| s.observation.as_mut());
+    if let Some(observation) = own {
+        let change = Change { kind, operation: step.operation };
+        Arc::make_mut(&mut Arc::make_mut(observation).record).changed = Some(Arc::new(change));
+    }
 }
 
 /// What rules say of a step that nobody planned; used for `quorate plan --try` and to test the rules.

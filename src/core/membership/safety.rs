@@ -8,7 +8,7 @@
 use crate::federation::observed::DataCheck;
 use crate::federation::view::{Life, MemberView, View, Wish};
 use crate::id::{MemberId, PeerUrl, SiteName};
-use crate::intent::{IntentKind, IntentState, Operation, OperationKind};
+use crate::intent::{Change, IntentKind, Operation, OperationKind};
 use crate::membership::quorum::{after, arithmetic, concentration, quorum};
 use crate::membership::step::StepKind;
 use crate::reason::{Code, Reason, Rule};
@@ -483,9 +483,9 @@ fn fresh_matrix(view: &View) -> Verdict {
         let Some(site) = voter.site() else { continue };
         let row = view.site(site);
         let age = row.and_then(|s| s.age_ms).unwrap_or(u64::MAX);
-        let complete = row
-            .and_then(|s| s.observation.as_ref())
-            .is_some_and(|o| view.voters().all(|other| other.id == voter.id || o.link(other.id).is_some()));
+        let complete = row.and_then(|s| s.observation.as_ref()).is_some_and(|o| {
+            view.voters().all(|other| other.id == voter.id || o.link(other.id).is_some_and(|l| !l.stale))
+        });
         if age >= crate::federation::view::HEARD_MS || !complete {
             return Err(about(Code::MatrixStale, voter).numbers(age, crate::federation::view::HEARD_MS));
         }
@@ -512,26 +512,27 @@ pub fn i15_settled(view: &View) -> Verdict {
     if let Some(m) = divergent.and_then(|c| view.member(c.member)) {
         return Err(about(Code::DivergentData, m));
     }
-    let promoted =
-        last_promoted(view).and_then(|id| view.member(id)).filter(|m| !m.learner && m.life.alive());
-    // The leader is what the others are compared with: once it leads itself, one equal voter is its proof.
-    let compared = |m: &MemberView| {
-        let good = |c: &DataCheck| (c.member == m.id || view.leader == Some(m.id)) && c.as_voter && c.equal;
-        view.checks.iter().any(good) || view.voters().count() == 1
-    };
-    match promoted.filter(|m| !compared(m)) {
-        Some(uncompared) => Err(about(Code::NotSettled, uncompared)),
+    // Once per voter and leadership, also for those that were not promoted just now: the rule says all alive voters, and
+    // an intent without a change may have followed the promotion.
+    let compared =
+        |m: &MemberView| view.checks.iter().any(|c: &DataCheck| c.member == m.id && c.as_voter && c.equal);
+    let mut others = view.voters().filter(|m| m.life.alive() && view.leader != Some(m.id));
+    match others.find(|m| !compared(m)) {
+        Some(uncompared) => Err(about(Code::DataUnproven, uncompared)),
         None => Ok(()),
     }
 }
 
-/// The member of the last step, if that was a promotion; from the own record.
+/// The last membership change; from the own record.
+pub fn last_change(view: &View) -> Option<&Change> {
+    view.site(&view.me)?.observation.as_ref()?.record.changed.as_deref()
+}
+
+/// The member of the last change, if that was a promotion.
 pub fn last_promoted(view: &View) -> Option<MemberId> {
-    let held = view.site(&view.me)?.observation.as_ref()?.record.intent.as_ref()?;
-    match &held.intent.kind {
-        IntentKind::Promote { member } if held.state == IntentState::Applied => Some(*member),
-        IntentKind::Promote { .. }
-        | IntentKind::AddLearner { .. }
+    match &last_change(view)?.kind {
+        IntentKind::Promote { member } => Some(*member),
+        IntentKind::AddLearner { .. }
         | IntentKind::Remove { .. }
         | IntentKind::UpdateUrl { .. }
         | IntentKind::Void { .. }

@@ -41,7 +41,7 @@ struct Actor {
 
 /// The facts of a story.
 #[derive(Debug, Clone)]
-pub(super) struct Story {
+pub(crate) struct Story {
     actors: Vec<Actor>,
     leader: MemberId,
     wish: Vec<Slot>,
@@ -71,7 +71,7 @@ fn url(slot: &Slot) -> PeerUrl {
 
 impl Story {
     /// Reads the facts; see the files in `testdata`.
-    pub(super) fn read(text: &str) -> Self {
+    pub(crate) fn read(text: &str) -> Self {
         let mut story = Self {
             actors: Vec::new(),
             leader: MemberId(1),
@@ -190,7 +190,7 @@ impl Story {
         o.spec = Some(Digest([u8::from(self.drifted.contains(site)); 32]));
         o.backup_age_s = self.backup.and_then(|(_, age)| age);
         for actor in &self.actors {
-            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us: 100 });
+            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us: 100, stale: false });
             if actor.slot.site != *site {
                 continue;
             }
@@ -250,7 +250,7 @@ impl Story {
     }
 
     /// The view of the leader's agent.
-    pub(super) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         let list = self.list();
         let digest = list.digest();
         let members = self.actors.iter().map(|a| MemberView {
@@ -309,7 +309,7 @@ impl Story {
     }
 
     /// The wish.
-    pub(super) fn wish(&self) -> Wish {
+    pub(crate) fn wish(&self) -> Wish {
         Wish {
             generation: Generation(1),
             slots: self.wish.clone(),
@@ -328,7 +328,7 @@ impl Story {
     }
 
     /// The raw observations that the independent check reads.
-    pub(super) fn raw(&self) -> Vec<(SiteName, Heard)> {
+    pub(crate) fn raw(&self) -> Vec<(SiteName, Heard)> {
         let heard = |name: SiteName| {
             let heard = Heard { observation: Arc::new(self.observation(&name)), age_ms: self.age(&name) };
             (name, heard)
@@ -337,7 +337,7 @@ impl Story {
     }
 
     /// What the independent check says of a step.
-    pub(super) fn check(&self, kind: &StepKind) -> Result<(), check::Violation> {
+    pub(crate) fn check(&self, kind: &StepKind) -> Result<(), check::Violation> {
         check::verify(&self.raw(), &self.me(), &self.wish(), kind, false)
     }
 }
