@@ -37,6 +37,7 @@ impl<W: World> Federation<W> {
             return;
         }
         self.arrivals.insert(site.clone(), arrival);
+        self.note_foreign(&observation);
         self.tracker.hear(observation, age_ms, now);
     }
 
@@ -94,6 +95,9 @@ impl<W: World> Federation<W> {
                 Reply::WholeRecord(self.missing.is_none().then(|| Box::new(self.record.clone())))
             }
             Question::Vote(ballot) => {
+                if ballot.epoch > self.record.epoch {
+                    self.give_up_seed();
+                }
                 let vote = match self.vote(&ballot) {
                     Ok(next) => {
                         let new = next != self.record;

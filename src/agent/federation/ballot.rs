@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_core::ballot::{self, Ballot, BallotMove, Situation, Voter};
-use quorate_core::federation::member::IncarnationState;
+use quorate_core::federation::member::{Incarnation, IncarnationState};
 use quorate_core::federation::observed::RecordSummary;
-use quorate_core::id::{Epoch, IncarnationId, SiteName, Uid};
+use quorate_core::id::{Epoch, IncarnationId, SiteName, Slot, Uid};
 use quorate_core::node;
 use quorate_core::reason::Reason;
 
@@ -35,6 +35,14 @@ impl<W: World> Federation<W> {
             let why = "other sites list a member of this one, but there is no record of it";
             self.event("NoRecord", why.to_owned());
             self.missing = Some(why.to_owned());
+            return true;
+        }
+        if let Some(site) = self.rolled_back() {
+            let why = format!(
+                "site {site} has seen higher numbers from here than the record holds: it is an old copy"
+            );
+            self.event("NoRecord", why.clone());
+            self.missing = Some(why);
             return true;
         }
         let Some(own) = self.own.clone() else {
@@ -88,6 +96,13 @@ impl<W: World> Federation<W> {
         }
     }
 
+    /// The seed that was let start and never recorded as seeded, if something of it is still here.
+    pub(super) fn interrupted_seed(&self) -> Option<(IncarnationId, Slot)> {
+        let interrupted = |i: &&Incarnation| i.seed && i.state > IncarnationState::Planned && !i.archived;
+        let seed = self.record.incarnations.iter().find(interrupted)?;
+        self.record.seeded.is_none().then(|| (seed.id, seed.slot.clone()))
+    }
+
     /// What this site checks before it votes.
     pub(super) fn vote(&self, ballot: &Arc<Ballot>) -> Result<quorate_core::intent::record::Record, Reason> {
         let voter = Voter {
@@ -95,6 +110,7 @@ impl<W: World> Federation<W> {
             digest: self.own.as_ref().map(|own| own.digest),
             record_missing: self.missing.is_some(),
             foreign_data: false,
+            unarchived_seed: self.interrupted_seed().is_some(),
         };
         ballot::vote(&self.record, ballot, voter)
     }

@@ -53,9 +53,10 @@ impl<W: World> Federation<W> {
                 Some(Answer::Marked(marked))
             }
             Effect::Send { call, deadline_ms, not_after_ms } => {
-                if matches!(call, Call::MoveLeader(_)) {
+                if let Call::MoveLeader(to) = call {
                     let now = self.now();
-                    self.tracker.expect_leader_change(now);
+                    self.note_move(to);
+                    self.tracker.expect_leader_change(to, now);
                 }
                 let (etcd, clock) = (Arc::clone(&self.ports.etcd), Arc::clone(&self.ports.clock));
                 self.effect(async move {

@@ -42,6 +42,8 @@ pub(crate) struct LocalDone {
 
 enum Done {
     Granted(IncarnationId),
+    /// An interrupted seed is stopped and its directory archived.
+    Unseeded(IncarnationId),
     Other(&'static str),
 }
 
@@ -93,6 +95,17 @@ impl<W: World> Federation<W> {
                     );
                 }
                 false
+            }
+            LocalAction::Archived(id) => {
+                let slot = self.record.incarnations.iter().find(|i| i.id == id).map(|i| &i.slot);
+                let reports = self.ports.runtime.reports();
+                let report = reports.iter().find(|report| Some(&report.slot) == slot);
+                // A supervisor that has not answered yet has not looked either.
+                if report.is_none_or(|report| report.process == Process::Unknown) {
+                    return false;
+                }
+                let next = node::with(&self.record, id, |i| i.archived = true);
+                self.persist(next).await
             }
             LocalAction::Retire(slot) => {
                 let runtime = Arc::clone(&self.ports.runtime);
@@ -219,7 +232,9 @@ impl<W: World> Federation<W> {
         self.begin(Done::Other("supervise"), async move { runtime.supervise(&wanted).await });
     }
 
-    async fn grant(&mut self, grant: Grant) {
+    async fn grant(&mut self, mut grant: Grant) {
+        // What others have seen of it counts as well (rule I5).
+        grant.mark = grant.mark.max(self.seen_elsewhere(grant.incarnation));
         let Some(i) = self.record.incarnations.iter().find(|i| i.id == grant.incarnation).cloned() else {
             return;
         };
@@ -232,6 +247,22 @@ impl<W: World> Federation<W> {
         }
         let (runtime, id) = (Arc::clone(&self.ports.runtime), grant.incarnation);
         self.begin(Done::Granted(id), async move { runtime.grant(&grant).await });
+    }
+
+    /// A higher ballot asks for a vote: an interrupted seeding is first stopped and archived, and then voted on
+    /// (safety.md 7.3). The coordinator asks again.
+    pub(super) fn give_up_seed(&mut self) {
+        if self.local.busy {
+            return;
+        }
+        if let Some((id, slot)) = self.interrupted_seed() {
+            let runtime = Arc::clone(&self.ports.runtime);
+            self.event(
+                "Archiving",
+                format!("incarnation {id} of {slot}: interrupted seed of a lower ballot"),
+            );
+            self.begin(Done::Unseeded(id), async move { runtime.stop(&slot, id, Some("unseeded")).await });
+        }
     }
 
     fn begin(&mut self, what: Done, work: impl Future<Output = Result<(), Fault>> + Send + 'static) {
@@ -248,6 +279,7 @@ impl<W: World> Federation<W> {
         self.look.soon();
         let what = match done.what {
             Done::Granted(_) => "grant",
+            Done::Unseeded(_) => "archive of an interrupted seed",
             Done::Other(what) => what,
         };
         if let Err(error) = done.result {
@@ -255,6 +287,10 @@ impl<W: World> Federation<W> {
             return;
         }
         self.local.failed = None;
+        if let Done::Unseeded(id) = done.what {
+            let next = node::with(&self.record, id, |i| i.archived = true);
+            self.persist(next).await;
+        }
         if let Done::Granted(id) = done.what {
             let Some(i) = self.record.incarnations.iter().find(|i| i.id == id).cloned() else { return };
             let next = node::with(&self.record, id, |i| i.granted = true);

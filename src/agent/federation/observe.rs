@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use quorate_core::federation::member::{Mark, OutsideMark, Process};
 use quorate_core::federation::observed::{
-    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, SiteObservation, Status,
+    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, Seen, SiteObservation,
+    Status,
 };
 use quorate_core::federation::view::HEARD_MS;
 use quorate_core::id::{IncarnationId, MemberId, Revision, SiteName, Slot, Term};
@@ -48,6 +49,8 @@ pub(super) struct Look {
     comparing: bool,
     compare_at: u64,
     marks: BTreeMap<IncarnationId, Watermark>,
+    /// The same of other sites' members: their agents may lose what they know.
+    foreign: BTreeMap<IncarnationId, (Watermark, Mark)>,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +58,7 @@ struct Row {
     misses: u32,
     good_since: Option<u64>,
     rtt_us: u32,
+    probed_at: Option<u64>,
     probing: bool,
     due: u64,
 }
@@ -62,7 +66,8 @@ struct Row {
 impl Row {
     fn link(&self, member: MemberId, now: u64) -> Link {
         let good_ms = self.good_since.map_or(0, |since| now.saturating_sub(since).clamp(1, GOOD_CAP_MS));
-        Link { member, misses: self.misses, good_ms, rtt_us: self.rtt_us }
+        let stale = self.probed_at.is_none_or(|at| now.saturating_sub(at) > PROBE_MS);
+        Link { member, misses: self.misses, good_ms, rtt_us: self.rtt_us, stale }
     }
 }
 
@@ -86,6 +91,11 @@ impl Look {
     /// Rule I13: 5 s + 2 x the worst round-trip time.
     pub(super) fn settle_ms(&self) -> u64 {
         HEARD_MS + 2 * self.rtt_ms()
+    }
+
+    /// The term in which an own member leads.
+    pub(super) fn term(&self) -> Option<Term> {
+        self.claim.as_ref().map(|(_, _, term, _)| *term)
     }
 
     /// The slot of the own member that leads.
@@ -202,6 +212,8 @@ impl<W: World> Federation<W> {
             backup_age_s: None,
             maintenance: false,
             has_data: self.missing.is_some() || !self.record.incarnations.is_empty(),
+            seen: self.seen_of_others(),
+            moved: self.run.moved(),
         }
     }
 
@@ -288,6 +300,7 @@ impl<W: World> Federation<W> {
         let now = self.now();
         let Some(row) = self.look.links.get_mut(&member) else { return };
         row.probing = false;
+        row.probed_at = Some(now);
         let Some(rtt) = rtt_us else {
             row.misses = row.misses.saturating_add(1).min(1_000);
             row.good_since = None;
@@ -351,6 +364,55 @@ impl<W: World> Federation<W> {
             );
         }
         self.look.checks.insert((member, as_voter), check);
+    }
+
+    /// Takes note of how far a member of another site is.
+    pub(super) fn note_foreign(&mut self, observation: &SiteObservation) {
+        let now = self.now();
+        for member in &observation.members {
+            let Some(status) = member.status.as_ref().filter(|s| Some(s.member) == member.member) else {
+                continue;
+            };
+            let seen = Mark { term: status.term, index: status.index };
+            let fresh = || (Watermark::new(Mark::default(), now), Mark::default());
+            let (mark, proven) = self.look.foreign.entry(member.incarnation).or_insert_with(fresh);
+            *proven = proven.max(mark.observe(seen, now).unwrap_or_default());
+        }
+    }
+
+    /// What the other sites would have to know themselves.
+    fn seen_of_others(&self) -> Vec<Seen> {
+        let seen = |site: SiteName| {
+            let (epoch, seq) = self.tracker.highest(&site)?;
+            let members = &self.tracker.observation(&site)?.members;
+            let mark = |m: &LocalMember| {
+                let (_, proven) = self.look.foreign.get(&m.incarnation)?;
+                (*proven != Mark::default()).then_some((m.incarnation, *proven))
+            };
+            Some(Seen { marks: members.iter().filter_map(mark).collect(), site, epoch, seq })
+        };
+        self.others().into_iter().filter_map(seen).collect()
+    }
+
+    /// A site that knows of a higher number from here than the own record holds: the record was rolled back.
+    pub(super) fn rolled_back(&self) -> Option<SiteName> {
+        let mine = (self.record.epoch, self.record.seq());
+        let knows = |o: &SiteObservation| {
+            o.seen.iter().any(|seen| seen.site == self.names.site && (seen.epoch, seen.seq) > mine)
+        };
+        let heard = self.tracker.heard(self.now());
+        // Only of sites that can be asked for what they know.
+        heard
+            .into_iter()
+            .find(|(_, heard)| heard.age_ms < HEARD_MS && knows(&heard.observation))
+            .map(|(site, _)| site)
+    }
+
+    /// How far others have seen an own incarnation.
+    pub(super) fn seen_elsewhere(&self, id: IncarnationId) -> Mark {
+        let heard = self.tracker.heard(self.now());
+        let marks = heard.iter().flat_map(|(_, heard)| &heard.observation.seen).flat_map(|seen| &seen.marks);
+        marks.filter(|(other, _)| *other == id).fold(Mark::default(), |all, (_, mark)| all.max(*mark))
     }
 
     /// Writes how far the own incarnations were seen, outside their volumes.

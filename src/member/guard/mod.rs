@@ -213,6 +213,7 @@ pub fn planned(grant: &Grant) -> Incarnation {
         mark: Mark::default(),
         seed: grant.kind == GrantKind::Seed,
         granted: true,
+        archived: false,
     }
 }
 

@@ -231,3 +231,19 @@ async fn calm_sites_never_look_silent_and_say_little() {
     }
     assert!(oldest.get() < 4_500, "{} of 5000 ms", oldest.get());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_old_copy_of_the_record_is_seen_for_what_it_is() {
+    let mut sites = Sites::start(&THREE).await;
+    sites.until("birth", 3, |s| s.net.cluster().voters() == 1).await;
+    let old = sites.get("west").records.stored.lock().unwrap().0.clone();
+    sites.until("three voters", 25, |s| s.settled(3)).await;
+    let newest = sites.get("west").records.stored.lock().unwrap().0.clone().unwrap();
+    sites.get("west").records.stored.lock().unwrap().0 = old;
+    sites.restart("west", &THREE).await;
+    sites.until("NoRecord", 10, |s| s.get("west").handle.snapshot().missing.is_some()).await;
+    let seq = |s: &Sites| s.get("west").records.stored.lock().unwrap().0.as_ref().unwrap().seq();
+    sites.until("the record", 30, |s| seq(s) == newest.seq()).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    assert_eq!(sites.net.cluster().births, 1);
+}

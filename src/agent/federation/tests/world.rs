@@ -272,6 +272,7 @@ impl Runtime for FakeRuntime {
             mark: Mark::default(),
             seed: grant.kind == GrantKind::Seed,
             granted: false,
+            archived: false,
         };
         self.set(MemberReport {
             incarnation: Some(incarnation),
@@ -373,7 +374,7 @@ impl Peers for FakePeers {
             let mut told = self.told.lock().unwrap();
             let known = told.get(&to).copied().filter(|(version, ..)| *version == publication.version);
             // As on the real stream: what is new at once, what is still true every two seconds.
-            if known.is_some_and(|(.., at)| now < at + 2_000) {
+            if known.is_some_and(|(.., at)| now < at + 1_400) {
                 continue;
             }
             let next = || self.net.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
