@@ -17,7 +17,7 @@ use super::writer::{self, Gap, Writer, ms};
 use super::{FEDERATION, Stage, UP};
 
 /// How often the leader's site is killed, and the leader of the bare cluster: elections take a random time.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 const VOTERS: usize = 3;
 
 const QUORATE: Duration = Duration::from_mins(1);
@@ -197,10 +197,9 @@ impl<'a> Tour<'a> {
         }
         let election =
             if leader { format!(", after {} ms for the election", own.ms()) } else { String::new() };
-        self.say(&format!(
-            "three settled voters {took} ms after the loss; longest gap {} ms{election}",
-            gap.ms()
-        ));
+        let gap = self.gap(gap);
+        self.say(&format!("three settled voters {took} ms after the loss; longest gap {gap}{election}"));
+        self.show_members();
         Ok(())
     }
 

@@ -1,18 +1,25 @@
 //! One writer that notes what was acknowledged and when.
 //!
-//! It writes each key until that key is acknowledged, with the same value, at one endpoint after the other, and only then
-//! the next key. What is not acknowledged may be there or not; what is acknowledged must be there for ever.
+//! It writes each key until that key is acknowledged, with the same value, and only then the next key. What is not
+//! acknowledged may be there or not; what is acknowledged must be there for ever.
+//!
+//! A put has a deadline of one second. It is repeated at another endpoint as soon as it fails, and also when there is no
+//! answer after a fifth of that: etcd drops what a follower forwards while leadership changes hands, without a word, and
+//! whoever only waits for the deadline sees the deadline instead of the gap.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::etcd::EtcdClient;
 use tokio::time::MissedTickBehavior;
 
-/// How long a put may take before it is tried at another endpoint.
+/// How long a put may take.
 pub const DEADLINE: Duration = Duration::from_secs(1);
+/// After this long without an answer it is tried at another endpoint too.
+const IMPATIENCE: Duration = Duration::from_millis(200);
 /// The pace: fast enough to see short gaps, slow enough to leave the machine to etcd.
 const PACE: Duration = Duration::from_millis(7);
 /// The wait after each endpoint has failed once.
@@ -60,7 +67,7 @@ pub fn ms(time: Duration) -> u64 {
 struct Log {
     /// When key i was acknowledged.
     acknowledged: Vec<Duration>,
-    /// Attempts that failed, or were not answered in time.
+    /// Attempts beyond the first one of a key.
     retries: usize,
     last_error: Option<String>,
 }
@@ -88,9 +95,7 @@ impl Writer {
     }
 
     fn failed(&self, error: String) {
-        let mut log = self.log();
-        log.retries += 1;
-        log.last_error = Some(error);
+        self.log().last_error = Some(error);
     }
 
     /// Stops it after the put in flight, and returns how many keys were acknowledged: the first ones, without a hole.
@@ -104,7 +109,7 @@ impl Writer {
         self.log().acknowledged.len()
     }
 
-    /// How many attempts had to be repeated.
+    /// How many attempts there were beyond the first one of a key.
     pub fn retries(&self) -> usize {
         self.log().retries
     }
@@ -155,24 +160,45 @@ async fn write(clients: Vec<EtcdClient>, writer: Writer) {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut at = 0;
-    let mut failed = 0;
-    let mut number = 0;
-    while !writer.drain.started() {
-        let Some(client) = clients.get(at) else { return };
-        match client.put(&key(number), value(number)).await {
-            Ok(_) => {
-                writer.log().acknowledged.push(writer.clock.elapsed());
-                number += 1;
-                failed = 0;
-                pace.tick().await;
-            }
-            Err(error) => {
-                at = (at + 1) % clients.len();
-                failed += 1;
-                writer.failed(format!("{}: {error}", client.endpoint()));
-                if failed % clients.len() == 0 {
-                    tokio::time::sleep(PAUSE).await;
+    for number in 0.. {
+        let Some(acknowledged_by) = put(&clients, at, number, &writer).await else { return };
+        at = acknowledged_by;
+        writer.log().acknowledged.push(writer.clock.elapsed());
+        pace.tick().await;
+        if writer.drain.started() {
+            return;
+        }
+    }
+}
+
+/// Writes one key, at the endpoint `first` to begin with; returns the endpoint that acknowledged it, none if the writer
+/// is to end.
+async fn put(clients: &[EtcdClient], first: usize, number: usize, writer: &Writer) -> Option<usize> {
+    let mut attempts = FuturesUnordered::new();
+    let (mut started, mut failed) = (0, 0);
+    let mut wait = Duration::ZERO;
+    loop {
+        tokio::select! {
+            biased;
+            Some((at, result)) = attempts.next() => match result {
+                Ok(_) => return Some(at),
+                Err(error) => {
+                    writer.failed(format!("{error}"));
+                    failed += 1;
+                    // When each endpoint has failed, asking again at once would only keep the machine busy.
+                    wait = if failed % clients.len() == 0 { PAUSE } else { Duration::ZERO };
                 }
+            },
+            () = tokio::time::sleep(wait) => {
+                if writer.drain.started() {
+                    return None;
+                }
+                let at = (first + started) % clients.len();
+                let client = clients.get(at)?;
+                attempts.push(async move { (at, client.put(&key(number), value(number)).await) });
+                writer.log().retries += usize::from(started > 0);
+                started += 1;
+                wait = IMPATIENCE;
             }
         }
     }
