@@ -78,15 +78,26 @@ impl World {
         false
     }
 
+    /// The volume of a seed that was never recorded as seeded.
+    fn interrupted_seed(&self, s: usize, record: &Record) -> Option<usize> {
+        let seed = |v: &super::site::Volume| v.incarnation.as_ref().is_some_and(|i| i.seed);
+        record.seeded.is_none().then(|| self.sites[s].volumes.iter().position(seed)).flatten()
+    }
+
     /// Votes, persisting the vote before saying so.
     pub fn vote_for(&mut self, s: usize, agent: &mut Agent, ballot: &Arc<ballot::Ballot>) {
         let Some(record) = agent.record.clone() else { return };
+        // For a higher ballot an interrupted seeding is first stopped and archived (safety.md 7.3).
+        if let Some(v) = self.interrupted_seed(s, &record).filter(|_| ballot.epoch > record.epoch) {
+            self.archive(s, v);
+        }
         let name = self.sites[s].name.clone();
         let voter = ballot::Voter {
             site: &name,
             digest: self.sites[s].cr.as_ref().map(|cr| cr.digest),
             record_missing: agent.missing.is_some(),
             foreign_data: false,
+            unarchived_seed: self.interrupted_seed(s, &record).is_some(),
         };
         match ballot::vote(&record, ballot, voter) {
             Ok(next) => {
@@ -180,6 +191,9 @@ impl World {
                 !self.io(s, agent, Io::Peer, When::After)
             }
             LocalAction::Seeded(id, seeded) => self.seeded(s, agent, record, id, seeded),
+            LocalAction::Archived(id) => {
+                self.persist(s, agent, node::with(record, id, |i| i.archived = true))
+            }
             LocalAction::Archive(id, _) => {
                 let held = |v: &super::site::Volume| v.incarnation.as_ref().is_some_and(|i| i.id == id);
                 let Some(v) = self.sites[s].volumes.iter().position(held) else { return false };

@@ -75,6 +75,8 @@ pub struct Agent {
     pub marks: Vec<(crate::id::IncarnationId, u64, Mark)>,
     /// Nothing happens before.
     pub paused_until: u64,
+    /// A write failed and may have happened: the record is read again before anything is said of it.
+    pub doubtful: bool,
     /// It ends when the current event is over.
     pub dies: bool,
     /// The planner's last word.
@@ -104,6 +106,7 @@ impl Agent {
             effective: None,
             marks: Vec::new(),
             paused_until: 0,
+            doubtful: false,
             dies: false,
             decision: None,
         }
@@ -152,6 +155,9 @@ impl World {
     ) -> Option<T> {
         let at = self.sites[s].agents.iter().position(|agent| agent.boot == boot)?;
         let mut agent = self.sites[s].agents.remove(at);
+        if agent.doubtful {
+            self.read_record(s, &mut agent);
+        }
         let result = act(self, &mut agent);
         if agent.dies {
             self.note(|| "agent ends".to_owned(), Some(s));
@@ -177,6 +183,7 @@ impl World {
     }
 
     pub(super) fn read_record(&self, s: usize, agent: &mut Agent) {
+        agent.doubtful = false;
         let store = &self.sites[s].store;
         if store.record.is_none() && store.written {
             let now = agent.clock(self.now);
@@ -208,7 +215,8 @@ impl World {
         store.record = Some(Arc::clone(&next));
         let version = store.version;
         if self.io(s, agent, Io::Persist, When::After) {
-            return false; // written, but the agent does not know; its next write meets another version
+            agent.doubtful = true;
+            return false; // written, but the agent does not know
         }
         agent.adopt(Some(next), version);
         true

@@ -94,6 +94,15 @@ impl World {
             Effect::Look => self.fresh_look(s, agent),
             Effect::Propose(intent, sites) => {
                 self.truth.note_proposal(&intent, &self.names[s]);
+                self.note(
+                    || {
+                        format!(
+                            "proposes number {}: {}, closing {:?}",
+                            intent.seq, intent.kind, intent.closes
+                        )
+                    },
+                    Some(s),
+                );
                 let own = self.acknowledge(s, agent, &intent);
                 if agent.dies {
                     return None;
@@ -291,9 +300,9 @@ impl World {
         };
         let intent = agent.run.as_ref().and_then(|run| run.machine.intent().cloned());
         self.judge_send(s, cluster, at, call, intent.as_deref());
-        if matches!(call, Call::MoveLeader(_)) {
+        if let Call::MoveLeader(to) = call {
             let now = agent.clock(self.now);
-            agent.tracker.expect_leader_change(now);
+            agent.tracker.expect_leader_change(*to, now);
         }
         let request = self.request_of(s, call, intent.as_deref());
         let late = self.late_call(s);

@@ -78,6 +78,7 @@ impl World {
             digest: Some(cr.digest),
             record_missing: false,
             foreign_data: false,
+            unarchived_seed: false,
         };
         Some(crate::ballot::vote(record, &ballot, voter).map(|_| ()))
     }
@@ -87,8 +88,13 @@ impl World {
         let record = self.sites[s].store.record.as_ref()?;
         let held = record.intent.as_ref()?;
         let mut intent = held.intent.as_ref().clone();
-        intent.seq = Seq(held.intent.seq.0.checked_sub(1)?);
+        // Another op under a lower number; or under a higher one that does not close the open one.
+        let other =
+            if held.open() { held.intent.seq.0.checked_add(1) } else { held.intent.seq.0.checked_sub(1) };
+        intent.seq = Seq(other?);
         intent.op.0 ^= 1;
+        intent.closes.clear();
+        intent.closes_ops.clear();
         let site = &self.names[s];
         let witness =
             Witness { site, record_missing: false, exception: None, lost_members: &intent.lost_members };
@@ -153,6 +159,21 @@ fn calm(view: &View) -> Option<View> {
     Some(calm)
 }
 
+/// Every voter was compared and found equal.
+fn complete_checks(view: &mut View) {
+    for member in view.members.iter().filter(|m| !m.learner) {
+        if !view.checks.iter().any(|c| c.member == member.id) {
+            let revision = crate::id::Revision(1);
+            view.checks.push(crate::federation::observed::DataCheck {
+                member: member.id,
+                revision,
+                equal: true,
+                as_voter: true,
+            });
+        }
+    }
+}
+
 /// Every site has a good link to every member.
 fn complete_rows(view: &mut View) {
     for site in &mut view.sites {
@@ -162,6 +183,7 @@ fn complete_rows(view: &mut View) {
             misses: 0,
             good_ms: 60_000,
             rtt_us: 1,
+            stale: false,
         });
         Arc::make_mut(observation).links = links.collect();
     }
@@ -309,5 +331,6 @@ fn illegal_step(rule: Rule, view: &View, wish: &Wish) -> Option<Result<(), Reaso
         Rule::I5 | Rule::I7 | Rule::I14 | Rule::I18 => return None,
     };
     complete_rows(&mut v);
+    complete_checks(&mut v);
     Some(judge_step(&v, &wish, &kind, OPERATION))
 }

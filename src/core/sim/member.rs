@@ -97,7 +97,10 @@ impl World {
         let answering = site.agents.iter().filter(|agent| agent.paused_until <= self.now);
         let marks = answering.flat_map(|agent| &agent.marks);
         let fresh = marks.filter(|(i, ..)| Some(*i) == id).map(|(_, _, mark)| *mark);
-        fresh.fold(known.map(|i| i.mark).unwrap_or_default(), Mark::max)
+        let own = fresh.fold(known.map(|i| i.mark).unwrap_or_default(), Mark::max);
+        // What other sites' agents have seen comes with their gossip.
+        let told = site.agents.iter().filter_map(|agent| Some(agent.tracker.seen_mark(id?)));
+        told.fold(own, Mark::max)
     }
 
     fn beside(grant: &Grant, seed: bool) -> Incarnation {
@@ -111,6 +114,7 @@ impl World {
             mark: Mark::default(),
             seed,
             granted: true,
+            archived: false,
         }
     }
 

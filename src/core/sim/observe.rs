@@ -111,10 +111,13 @@ impl World {
                     misses: probe.misses,
                     good_ms,
                     rtt_us: u32::from(good_ms > 0) * 500,
+                    stale: false,
                 }
             })
             .collect();
         observation.leader = self.claim(s);
+        observation.seen = agent.tracker.seen();
+        observation.moved = agent.tracker.moved();
         Arc::new(observation)
     }
 

@@ -269,6 +269,7 @@ impl World {
             mark: Mark::default(),
             seed: false,
             granted: true,
+            archived: false,
         };
         let grant = self.old_grant(slot, id, uid, seeded, member);
         self.truth.note_slot(member, slot);
