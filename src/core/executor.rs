@@ -312,6 +312,12 @@ impl Executor {
             self.state = State::Telling(Outcome::Interrupted(reason));
             return Effect::Tell(known, Vec::new());
         }
+        let bodies: Vec<Arc<Intent>> = opens.iter().flat_map(|open| open.closed.iter().cloned()).collect();
+        for body in bodies {
+            if !opens.iter().any(|open| open.op == body.op) {
+                opens.push(body);
+            }
+        }
         seqs.sort_unstable();
         seqs.dedup();
         self.opens = opens;
@@ -429,8 +435,15 @@ impl Executor {
             Evidence { list: &role.list, records: &self.records, view: &look.view, wish: &look.wish };
         let endings: Vec<(Arc<Intent>, Ending)> =
             self.opens.iter().map(|open| (Arc::clone(open), resolve::ending(open, evidence))).collect();
-        if let Some((intent, _)) = endings.iter().find(|(_, ending)| *ending == Ending::Applied) {
+        let bare = |intent: &Intent| !self.opens.iter().any(|open| open.closes_ops.contains(&intent.op));
+        if let Some((intent, _)) = endings.iter().find(|(i, ending)| *ending == Ending::Applied && bare(i)) {
             return self.tell(intent, IntentState::Applied, Vec::new());
+        }
+        // It happened although a Void was under way: said under a new number, which closes the Void too.
+        if let Some((intent, _)) = endings.iter().find(|(_, ending)| *ending == Ending::Applied) {
+            let open = Arc::clone(intent);
+            self.closing.clone_from(&self.opens);
+            return self.propose_again(look, &open, open.kind.clone(), open.op);
         }
         self.overtaken =
             endings.iter().filter(|(_, e)| *e == Ending::Overtaken).map(|(intent, _)| intent.op).collect();
@@ -490,12 +503,17 @@ impl Executor {
         let overridden = open.exception.is_some() || needs;
         let checked =
             step.as_ref().map(|step| check::verify(&look.raw, &self.id.me, &look.wish, step, overridden));
-        if let Some(Err(_)) = checked {
+        let happened = self.role.as_ref().is_some_and(|role| resolve::effect_present(open, &role.list));
+        if let (Some(Err(_)), false) = (checked, happened) {
             return finish(Outcome::Interrupted(resolve::unresolved(open)));
         }
         let executors = self.executors(open, &kind, op);
         let mut intent = self.intent_for(&look, kind, operation, op, overridden);
         intent.executors = executors;
+        if matches!(intent.kind, IntentKind::Void { .. }) {
+            let bodies = self.opens.iter().filter(|open| !matches!(open.kind, IntentKind::Void { .. }));
+            intent.closed = bodies.cloned().collect();
+        }
         if op == open.op {
             intent.spec.clone_from(&open.spec);
         }
@@ -567,6 +585,7 @@ impl Executor {
             exception: if overridden { look.wish.exception.clone() } else { None },
             lost_members,
             spec,
+            closed: Vec::new(),
         }
     }
 
@@ -616,7 +635,12 @@ impl Executor {
         if let Err(reason) = self.closed_for_good() {
             return finish(Outcome::Interrupted(reason));
         }
+        let happened = self.role.as_ref().is_some_and(|role| resolve::effect_present(&intent, &role.list));
         match intent.kind {
+            _ if happened => {
+                let closed = self.closed_ops(intent.op);
+                self.tell(&intent, IntentState::Applied, closed)
+            }
             IntentKind::Void { .. } => {
                 let closed = self.closed_ops(intent.op);
                 self.tell(&intent, IntentState::Applied, closed)
@@ -644,7 +668,9 @@ impl Executor {
             // A removed learner can never be promoted: the removal itself is the proof.
             let by_removal = matches!((&open.kind, &intent.kind),
                 (IntentKind::Promote { member }, IntentKind::Remove { member: removed, .. }) if member == removed);
-            if !by_removal {
+            // A Void yields to what it closes.
+            let taken_up = open.closes_ops.contains(&intent.op);
+            if !by_removal && !taken_up {
                 resolve::closed_for_good(open, &self.acked, evidence)?;
             }
         }

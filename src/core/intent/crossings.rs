@@ -39,6 +39,7 @@ fn intent(seq: u64, op: u128, kind: IntentKind, by: &str, operation: OperationKi
         exception: None,
         lost_members: vec![],
         spec: None,
+        closed: Vec::new(),
     })
 }
 fn held(i: &Arc<Intent>, state: IntentState, sent: bool) -> Option<Arc<HeldIntent>> {

@@ -194,6 +194,10 @@ pub struct Intent {
     pub lost_members: Vec<MemberId>,
     /// The spec; only with `ActivateSpec`.
     pub spec: Option<Arc<Spec>>,
+    /// With a `Void`: the intents that it closes. If an executor turns out to have sent after all, they are taken up
+    /// again from here, also where nobody holds them any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub closed: Vec<Arc<Self>>,
 }
 
 /// How an intent stands.

@@ -323,6 +323,7 @@ mod tests {
             exception: None,
             lost_members: Vec::new(),
             spec: None,
+            closed: Vec::new(),
         })
     }
 

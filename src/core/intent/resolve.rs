@@ -22,6 +22,8 @@ pub enum Ending {
     Voidable,
     /// The same operation again, under a new number.
     Again(IntentKind),
+    /// A Void that cannot be proven: an executor may have sent what it closes. It yields to that.
+    Yields,
     /// Another closing move: a removed learner can never be promoted.
     Instead(IntentKind),
     /// The same operation again, once leadership has moved here: its target leads (rule I10).
@@ -93,7 +95,12 @@ pub fn ending(intent: &Intent, e: Evidence<'_>) -> Ending {
                 Err(_) => Ending::Wait(unresolved(intent)),
             }
         }
-        IntentKind::Void { .. } | IntentKind::ActivateSpec { .. } => Ending::Again(intent.kind.clone()),
+        IntentKind::Void { .. } => {
+            let attests = |site: &SiteName| not_sent(site, intent.op, e) || gone(site, e);
+            let proven = intent.executors.iter().all(attests);
+            if proven { Ending::Again(intent.kind.clone()) } else { Ending::Yields }
+        }
+        IntentKind::ActivateSpec { .. } => Ending::Again(intent.kind.clone()),
         IntentKind::Remove { learner: false, .. } => match judge(intent, e) {
             Ok(()) => Ending::Again(intent.kind.clone()),
             Err(reason) => match safety::transferee(e.view, e.wish, reason.site.as_ref()) {
