@@ -51,7 +51,7 @@ fn free_port() -> Result<u16> {
 }
 
 impl Etcd {
-    pub(crate) async fn three(binary: PathBuf) -> Result<Self> {
+    pub(crate) fn three(binary: PathBuf) -> Result<Self> {
         let mut etcd = Self { binary, folder: tempfile::tempdir()?, members: Vec::new() };
         for _ in 0..3 {
             etcd.reserve()?;

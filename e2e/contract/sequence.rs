@@ -46,6 +46,7 @@ impl fmt::Display for Op {
 
 /// What the generator looks at.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact")]
 pub(crate) struct Situation {
     pub(crate) learner: bool,
     pub(crate) unstarted: bool,
