@@ -11,7 +11,7 @@ use quorate_core::federation::observed::{
 };
 use quorate_core::federation::view::HEARD_MS;
 use quorate_core::id::{IncarnationId, MemberId, Revision, SiteName, Slot, Term};
-use quorate_core::membership::safety::{self, PROVEN_MS};
+use quorate_core::membership::safety::PROVEN_MS;
 use quorate_core::node;
 
 use super::message::Sampled;
@@ -32,7 +32,7 @@ const PROBE_LIMIT: Duration = Duration::from_millis(1_500);
 const LIST_LIMIT: Duration = Duration::from_secs(2);
 /// The age of a link beyond this says nothing more, and a number that always grows would be a change each second.
 const GOOD_CAP_MS: u64 = 2 * PROVEN_MS;
-/// Between two comparisons of data: each reads the whole database of two members.
+/// After a comparison that said nothing: each reads the whole database of two members.
 const COMPARE_MS: u64 = 1_000;
 
 /// What was seen last.
@@ -46,6 +46,8 @@ pub(super) struct Look {
     due: u64,
     links: BTreeMap<MemberId, Row>,
     checks: BTreeMap<(MemberId, bool), DataCheck>,
+    /// The leadership under which `checks` were made.
+    compared_in: Option<(MemberId, Term)>,
     comparing: bool,
     compare_at: u64,
     marks: BTreeMap<IncarnationId, Watermark>,
@@ -314,27 +316,31 @@ impl<W: World> Federation<W> {
         }
     }
 
-    /// Compares the learner, and a voter that was just promoted, with the own leading member (rule I9).
+    /// Compares each learner and each alive voter once per leadership with the own leading member (rules I9 and I15).
     fn compare(&mut self, now: u64) {
-        let Some((slot, leader, _, list)) = &self.look.claim else {
+        let Some((slot, leader, term, list)) = &self.look.claim else {
             self.look.checks.clear();
             return;
         };
+        let leadership = Some((*leader, *term));
+        if self.look.compared_in != leadership {
+            self.look.compared_in = leadership;
+            self.look.checks.clear();
+        }
         self.look.checks.retain(|(id, _), _| list.get(*id).is_some());
-        let promoted = self.last.view.as_ref().and_then(safety::last_promoted);
+        // Who does not answer would only hold the others up.
+        let alive = |id: MemberId| {
+            let view = self.last.view.as_ref().and_then(|view| view.member(id));
+            view.is_some_and(|m| m.life.alive())
+        };
         let wanted = |m: &&ListedMember| {
-            let asked = m.learner || Some(m.id) == promoted;
-            asked && !m.name.is_empty() && !self.look.checks.contains_key(&(m.id, !m.learner))
+            let open = m.id != *leader && !m.name.is_empty() && (m.learner || alive(m.id));
+            open && !self.look.checks.contains_key(&(m.id, !m.learner))
         };
-        let Some(member) = list.iter().find(wanted) else { return };
+        // A learner waits for it, voters only if a step comes.
+        let Some(member) = list.iter().filter(wanted).min_by_key(|m| !m.learner) else { return };
         let Some(revision) = self.look.statuses.get(slot).map(|s| s.revision) else { return };
-        // If the promoted one leads by now, it is compared with another voter that is seen alive.
-        let alive = |m: &&ListedMember| {
-            let view = self.last.view.as_ref().and_then(|view| view.member(m.id));
-            m.id != *leader && view.is_some_and(|m| m.life.alive())
-        };
-        let other = if member.id == *leader { list.voters().find(alive) } else { Some(member) };
-        let Some(target) = other.and_then(|other| self.target(other)) else { return };
+        let Some(target) = self.target(member) else { return };
         let (id, as_voter, slot) = (member.id, !member.learner, slot.clone());
         self.look.comparing = true;
         self.look.compare_at = now + COMPARE_MS;
@@ -357,6 +363,8 @@ impl<W: World> Federation<W> {
     pub(super) fn compared(&mut self, member: MemberId, as_voter: bool, check: Option<DataCheck>) {
         self.look.comparing = false;
         let Some(check) = check else { return };
+        // The next one need not wait: each member is compared once.
+        self.look.compare_at = 0;
         if !check.equal {
             self.event(
                 "DivergentData",
