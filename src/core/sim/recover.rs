@@ -74,9 +74,13 @@ impl World {
         }
         // Listed at an own address, and nothing here explains it: that life is lost. Without this nobody would ever
         // attest it, and an empty directory could be started under its id.
-        let urls: Vec<_> = self.sites[s].volumes.iter().map(|v| (v.slot.clone(), v.listed.clone())).collect();
-        for (slot, url) in urls {
-            let Some(listed) = list.by_url(&url) else { continue };
+        let slots: Vec<_> = self.sites[s].volumes.iter().map(|v| v.slot.clone()).collect();
+        for slot in slots {
+            // By slot, not by address: that may have changed since.
+            let here = |url: &crate::id::PeerUrl| {
+                url.slot(&self.key.name).is_some_and(|(site, n)| site == slot.site && n == slot.ordinal)
+            };
+            let Some(listed) = list.iter().find(|m| here(&m.peer_url)) else { continue };
             if next.incarnations.iter().any(|i| i.member == Some(listed.id)) {
                 continue;
             }
