@@ -11,6 +11,7 @@ use crate::federation::observed::{ListedMember, MemberList, Seeded, SlotOffer};
 use crate::federation::spec::Spec;
 use crate::id::{ClusterId, Digest, FederationKey, IncarnationId, MemberId, PeerUrl, SiteName, Slot, Term};
 use crate::intent::record::Record;
+use crate::reason::Code;
 
 /// One thing to do for a member of the own site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,8 +133,17 @@ fn observe(l: Local<'_>, i: &Incarnation) -> Option<LocalAction> {
             if removed(l, i) {
                 return Some(LocalAction::Mark(i.id, IncarnationState::Removed));
             }
-            let refused =
-                report.is_some_and(|r| matches!(r.process, Process::Quarantined(_) | Process::Fenced));
+            // A missing mark is waited for, not mourned.
+            let refused = report.is_some_and(|r| match &r.process {
+                Process::Quarantined(reason) => reason.code == Code::DataLost,
+                Process::Fenced => true,
+                Process::Unknown
+                | Process::AwaitingGrant
+                | Process::Starting
+                | Process::Running
+                | Process::Exited
+                | Process::Stopped => false,
+            });
             if refused && i.state >= IncarnationState::Started {
                 return Some(LocalAction::Mark(i.id, IncarnationState::Lost));
             }

@@ -37,7 +37,6 @@ impl<W: World> Federation<W> {
             return;
         }
         self.arrivals.insert(site.clone(), arrival);
-        self.note_foreign(&observation);
         self.tracker.hear(observation, age_ms, now);
     }
 

@@ -54,9 +54,7 @@ impl<W: World> Federation<W> {
             }
             Effect::Send { call, deadline_ms, not_after_ms } => {
                 if let Call::MoveLeader(to) = call {
-                    let now = self.now();
                     self.note_move(to);
-                    self.tracker.expect_leader_change(to, now);
                 }
                 let (etcd, clock) = (Arc::clone(&self.ports.etcd), Arc::clone(&self.ports.clock));
                 self.effect(async move {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quorate_core::executor::{Answer, Call, CallResult, Effect, Executor, Identity, Look, Outcome};
 use quorate_core::federation::view::{Life, View, Wish};
-use quorate_core::id::{MemberId, OpId, Slot, Term};
+use quorate_core::id::{MemberId, OpId, Slot};
 use quorate_core::intent::{IntentKind, Operation, OperationKind};
 use quorate_core::membership::quorum::{arithmetic, quorum};
 use quorate_core::membership::safety;
@@ -31,8 +31,6 @@ pub(super) struct Runs {
     stepped_aside: Option<u64>,
     successor: Option<MemberId>,
     last_refusal: Option<Reason>,
-    /// Whom leadership was moved to, and the term that it left.
-    moved: Option<(MemberId, Term)>,
 }
 
 #[derive(Debug)]
@@ -48,14 +46,6 @@ pub(super) struct Run {
 
 impl Runs {
     /// The last move of leadership that was begun here.
-    pub(super) fn moved(&self) -> Option<(MemberId, Term)> {
-        self.moved
-    }
-
-    /// A move begins: the leader change that follows is planned.
-    pub(super) fn moves(&mut self, to: MemberId, from: Term) {
-        self.moved = Some((to, from));
-    }
 
     pub(super) fn active(&self) -> bool {
         self.current.is_some()
@@ -258,7 +248,6 @@ impl<W: World> Federation<W> {
         let (Some(to), Some(slot)) = (self.run.successor, self.look.leading().cloned()) else { return };
         self.run.stepped_aside = Some(now);
         self.note_move(to);
-        self.tracker.expect_leader_change(to, now);
         self.event(
             "ExecutorUnavailable",
             format!("too few agents answer here; leadership is offered to member {to}"),
@@ -271,10 +260,10 @@ impl<W: World> Federation<W> {
 
     /// Tells the others, before the call, that the change that follows is planned.
     pub(super) fn note_move(&mut self, to: MemberId) {
-        if let Some(term) = self.look.term() {
-            self.run.moves(to, term);
-            self.say();
-        }
+        let now = self.now();
+        self.tracker.expect_leader_change(to, now);
+        self.note_own();
+        self.say();
     }
 
     pub(super) fn stepped_aside(&mut self, moved: bool) {

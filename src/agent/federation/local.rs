@@ -234,7 +234,7 @@ impl<W: World> Federation<W> {
 
     async fn grant(&mut self, mut grant: Grant) {
         // What others have seen of it counts as well (rule I5).
-        grant.mark = grant.mark.max(self.seen_elsewhere(grant.incarnation));
+        grant.mark = grant.mark.max(self.tracker.seen_mark(grant.incarnation));
         let Some(i) = self.record.incarnations.iter().find(|i| i.id == grant.incarnation).cloned() else {
             return;
         };

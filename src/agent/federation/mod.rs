@@ -206,7 +206,7 @@ impl<W: World> Federation<W> {
                 self.recover().await;
                 break;
             }
-            if !(self.born().await || self.tend().await) {
+            if !(self.born().await || self.catch_up().await || self.tend().await) {
                 break;
             }
         }
@@ -215,6 +215,28 @@ impl<W: World> Federation<W> {
         self.metrics
             .loop_seconds
             .observe(Duration::from_millis(self.now().saturating_sub(began)).as_secs_f64());
+    }
+
+    /// Takes over what the others recorded while this site was away: removals, and an activation of the spec that lies
+    /// here. True if the record changed.
+    async fn catch_up(&mut self) -> bool {
+        if self.record.seeded.is_none() {
+            return false;
+        }
+        let heard = self.tracker.heard(self.now());
+        let others =
+            || heard.iter().filter(|(site, _)| *site != self.names.site).map(|(_, h)| &h.observation.record);
+        let list = self.last.view.as_ref().filter(|v| v.leader.is_some()).and_then(|v| v.list.as_ref());
+        let removed =
+            list.and_then(|list| others().find_map(|told| self.record.catch_up_removed(told, list)));
+        let activated = || {
+            let own = self.own.as_ref()?;
+            others().find_map(|told| self.record.catch_up(told, own.digest, &own.spec))
+        };
+        match removed.or_else(activated) {
+            Some(next) => self.persist(next).await,
+            None => false,
+        }
     }
 
     /// What is heard from outside the task; whether it is worth a look at everything. A thousand calm federations are
@@ -291,7 +313,11 @@ impl<W: World> Federation<W> {
         let layout = effective.spec.layout().ok()?;
         let own = self.own.as_ref();
         let lost_members: Vec<_> = own.map(|own| own.spec.lost_members().collect()).unwrap_or_default();
-        let pending = own.filter(|own| own.digest != effective.digest).map(|own| {
+        // Compared with the newest effective spec that anybody tells of: an own one that is older waits for nothing.
+        let heard = self.tracker.heard(self.now());
+        let told = heard.iter().map(|(_, h)| h.observation.record.as_ref());
+        let newest = self.record.newest_effective(told).map_or(effective.digest, |(_, digest)| digest);
+        let pending = own.filter(|own| own.digest != newest).map(|own| {
             let lost = |site: &&SiteName| {
                 let view = self.last.view.as_ref();
                 let mut here =

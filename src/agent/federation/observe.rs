@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use quorate_core::federation::member::{Mark, OutsideMark, Process};
 use quorate_core::federation::observed::{
-    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, Seen, SiteObservation,
-    Status,
+    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, SiteObservation, Status,
 };
 use quorate_core::federation::view::HEARD_MS;
 use quorate_core::id::{IncarnationId, MemberId, Revision, SiteName, Slot, Term};
@@ -51,8 +50,6 @@ pub(super) struct Look {
     comparing: bool,
     compare_at: u64,
     marks: BTreeMap<IncarnationId, Watermark>,
-    /// The same of other sites' members: their agents may lose what they know.
-    foreign: BTreeMap<IncarnationId, (Watermark, Mark)>,
 }
 
 #[derive(Debug, Default)]
@@ -93,11 +90,6 @@ impl Look {
     /// Rule I13: 5 s + 2 x the worst round-trip time.
     pub(super) fn settle_ms(&self) -> u64 {
         HEARD_MS + 2 * self.rtt_ms()
-    }
-
-    /// The term in which an own member leads.
-    pub(super) fn term(&self) -> Option<Term> {
-        self.claim.as_ref().map(|(_, _, term, _)| *term)
     }
 
     /// The slot of the own member that leads.
@@ -214,8 +206,8 @@ impl<W: World> Federation<W> {
             backup_age_s: None,
             maintenance: false,
             has_data: self.missing.is_some() || !self.record.incarnations.is_empty(),
-            seen: self.seen_of_others(),
-            moved: self.run.moved(),
+            seen: self.tracker.seen(),
+            moved: self.tracker.moved(),
         }
     }
 
@@ -374,34 +366,6 @@ impl<W: World> Federation<W> {
         self.look.checks.insert((member, as_voter), check);
     }
 
-    /// Takes note of how far a member of another site is.
-    pub(super) fn note_foreign(&mut self, observation: &SiteObservation) {
-        let now = self.now();
-        for member in &observation.members {
-            let Some(status) = member.status.as_ref().filter(|s| Some(s.member) == member.member) else {
-                continue;
-            };
-            let seen = Mark { term: status.term, index: status.index };
-            let fresh = || (Watermark::new(Mark::default(), now), Mark::default());
-            let (mark, proven) = self.look.foreign.entry(member.incarnation).or_insert_with(fresh);
-            *proven = proven.max(mark.observe(seen, now).unwrap_or_default());
-        }
-    }
-
-    /// What the other sites would have to know themselves.
-    fn seen_of_others(&self) -> Vec<Seen> {
-        let seen = |site: SiteName| {
-            let (epoch, seq) = self.tracker.highest(&site)?;
-            let members = &self.tracker.observation(&site)?.members;
-            let mark = |m: &LocalMember| {
-                let (_, proven) = self.look.foreign.get(&m.incarnation)?;
-                (*proven != Mark::default()).then_some((m.incarnation, *proven))
-            };
-            Some(Seen { marks: members.iter().filter_map(mark).collect(), site, epoch, seq })
-        };
-        self.others().into_iter().filter_map(seen).collect()
-    }
-
     /// A site that knows of a higher number from here than the own record holds: the record was rolled back.
     pub(super) fn rolled_back(&self) -> Option<SiteName> {
         let mine = (self.record.epoch, self.record.seq());
@@ -414,13 +378,6 @@ impl<W: World> Federation<W> {
             .into_iter()
             .find(|(_, heard)| heard.age_ms < HEARD_MS && knows(&heard.observation))
             .map(|(site, _)| site)
-    }
-
-    /// How far others have seen an own incarnation.
-    pub(super) fn seen_elsewhere(&self, id: IncarnationId) -> Mark {
-        let heard = self.tracker.heard(self.now());
-        let marks = heard.iter().flat_map(|(_, heard)| &heard.observation.seen).flat_map(|seen| &seen.marks);
-        marks.filter(|(other, _)| *other == id).fold(Mark::default(), |all, (_, mark)| all.max(*mark))
     }
 
     /// Writes how far the own incarnations were seen, outside their volumes.

@@ -65,6 +65,9 @@ pub struct Tracker {
     changed_at: Option<u64>,
     quorum_at: Option<u64>,
     leader: Option<(MemberId, Term)>,
+    /// The leader's process was seen down since it was seen leading: its loss explains the next change, also if its
+    /// supervisor has started it again by then.
+    leader_down: bool,
     leader_changes: Vec<LeaderChange>,
     /// Moves that executors announced, with the time at which they were heard.
     announced: Vec<(MemberId, Term, u64)>,
@@ -108,6 +111,7 @@ impl Tracker {
             changed_at: Some(now),
             quorum_at: None,
             leader: None,
+            leader_down: false,
             leader_changes: Vec::new(),
             announced: Vec::new(),
             moved: None,
@@ -136,6 +140,12 @@ impl Tracker {
         }
         if observation.site != self.me {
             self.note_progress(&observation);
+        }
+        if let Some((leader, _)) = self.leader {
+            let down = |m: &LocalMember| {
+                m.member == Some(leader) && !matches!(m.process, Process::Running | Process::Unknown)
+            };
+            self.leader_down |= observation.members.iter().any(down);
         }
         self.note_leader(&observation, now);
         self.sites.insert(observation.site.clone(), Told { observation, true_at });
@@ -245,10 +255,12 @@ impl Tracker {
         }
         if let Some((member, from)) = self.leader
             && member != claim.member
+            && !self.leader_down
             && !self.old_leader_gone(now)
         {
             self.leader_changes.push(LeaderChange { at: now, member: claim.member, from, term: claim.term });
         }
+        self.leader_down = false;
         self.leader = Some((claim.member, claim.term));
     }
 

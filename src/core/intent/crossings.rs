@@ -11,10 +11,7 @@ use crate::intent::record::{Record, Witness};
 use crate::intent::resolve::{self, Ending, Evidence};
 use crate::intent::*;
 use crate::membership::scenario::Story;
-use crate::membership::{
-    plan,
-    step::{Decision, StepKind},
-};
+use crate::membership::{plan, step::Decision};
 use std::sync::Arc;
 
 fn site(n: &str) -> SiteName {
