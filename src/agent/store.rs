@@ -135,6 +135,17 @@ impl FileRecords {
         self.folder.join("record.json")
     }
 
+    /// A record that cannot be read is kept beside the one that will be rebuilt: a person may still want to look at it.
+    fn keep_unreadable(&self) {
+        let aside = (0..)
+            .map(|n| self.folder.join(format!("record.json.unreadable-{n}")))
+            .find(|path| !path.exists());
+        let Some(aside) = aside else { return };
+        if let Err(error) = fs::copy(self.record(), &aside) {
+            tracing::warn!(path = %aside.display(), %error, "the unreadable record cannot be kept aside");
+        }
+    }
+
     fn mark_file(&self, slot: &Slot) -> PathBuf {
         mark_path(&self.folder, &slot.name(&self.name))
     }
@@ -157,7 +168,10 @@ impl Records for FileRecords {
         let version = *self.version.lock().await;
         match blocking(move || durable::read::<Record>(&path, RECORD)).await {
             Ok(Some(record)) => Loaded::Found(Box::new(record), version),
-            Err(fault) => Loaded::Unreadable(fault.to_string()),
+            Err(fault) => {
+                self.keep_unreadable();
+                Loaded::Unreadable(fault.to_string())
+            }
             Ok(None) => {
                 let any = fs::read_dir(volumes).is_ok_and(|mut entries| entries.next().is_some());
                 if any { Loaded::Missing } else { Loaded::Fresh }
@@ -225,6 +239,7 @@ mod tests {
         let path = folder.path().join("record.json");
         fs::write(&path, "{").unwrap();
         assert!(matches!(records.load().await, Loaded::Unreadable(why) if why.contains("record.json")));
+        assert_eq!(fs::read(folder.path().join("record.json.unreadable-0")).unwrap(), b"{");
         fs::remove_file(path).unwrap();
         assert_eq!(records.load().await, Loaded::Fresh);
         fs::create_dir_all(folder.path().join("members/main-east-0")).unwrap();

@@ -59,7 +59,7 @@ fn status(refusal: &Refusal) -> Status {
         cause = error.source();
     }
     match refusal {
-        Refusal::Grant(_) | Refusal::OtherIncarnation { .. } | Refusal::Running => {
+        Refusal::Grant(_) | Refusal::OtherIncarnation { .. } | Refusal::Running | Refusal::Seeded(_) => {
             Status::failed_precondition(text)
         }
         Refusal::NotStarted(_) => Status::unavailable(text),

@@ -11,7 +11,7 @@ use quorate_core::node;
 use quorate_core::reason::Reason;
 
 use super::{Answers, Event, Federation, waiting};
-use crate::ports::{Peers as _, World};
+use crate::ports::{Peers as _, Runtime as _, World};
 
 /// How long one round of asking may take.
 const ROUND: Duration = Duration::from_secs(3);
@@ -41,6 +41,13 @@ impl<W: World> Federation<W> {
             let why = format!(
                 "site {site} has seen higher numbers from here than the record holds: it is an old copy"
             );
+            self.event("NoRecord", why.clone());
+            self.missing = Some(why);
+            return true;
+        }
+        if let Some(slot) = self.unknown_life() {
+            let why =
+                format!("{slot} holds a member that the record does not know: the record is an old copy");
             self.event("NoRecord", why.clone());
             self.missing = Some(why);
             return true;
@@ -101,6 +108,18 @@ impl<W: World> Federation<W> {
         let interrupted = |i: &&Incarnation| i.seed && i.state > IncarnationState::Planned && !i.archived;
         let seed = self.record.incarnations.iter().find(interrupted)?;
         self.record.seeded.is_none().then(|| (seed.id, seed.slot.clone()))
+    }
+
+    /// A started life beside a data directory of this federation and epoch that the record does not name.
+    fn unknown_life(&self) -> Option<Slot> {
+        self.record.uid?;
+        let reports = self.ports.runtime.reports();
+        let unknown = |i: &Incarnation| {
+            i.epoch == self.record.epoch
+                && (IncarnationState::Started..IncarnationState::Removing).contains(&i.state)
+                && !self.record.incarnations.iter().any(|known| known.id == i.id)
+        };
+        reports.iter().find(|r| r.incarnation.as_ref().is_some_and(unknown)).map(|r| r.slot.clone())
     }
 
     /// What this site checks before it votes.

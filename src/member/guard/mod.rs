@@ -149,6 +149,11 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// A seed whose ids are not written down yet: no client may reach it (safety.md 7.5).
+    pub const fn private(&self) -> bool {
+        self.incarnation.seed && self.incarnation.cluster.is_none()
+    }
+
     /// Makes `Started` durable: the last thing before etcd is started. From then on an empty directory is a lost one.
     pub fn begin(&self, volume: &Volume) -> Result<(), Error> {
         volume.write_incarnation(&self.incarnation)?;

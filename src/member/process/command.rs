@@ -16,6 +16,9 @@ use crate::volume::Volume;
 /// Why there is no command line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// There is no free loopback port.
+    #[error("cannot find a free loopback port for the first start of a seed")]
+    PrivatePort(#[source] std::io::Error),
     /// No such etcd on this machine.
     #[error("no etcd {version} in {}; install it there, or name another folder in etcdDir", folder.display())]
     NoBinary {
@@ -80,6 +83,7 @@ pub fn arguments(
     let ports = options.ports;
     let tls = &options.certificates;
     let url = |port| format!("https://{}", options.address(port));
+    let client = if permit.private() { private_client_url()? } else { url(ports.client) };
     let start = match how {
         How::New => Start::Seed,
         How::Join => {
@@ -99,7 +103,7 @@ pub fn arguments(
         peer_url: grant.peer_url.to_string(),
         listen_peer: url(ports.peer),
         client_urls: options.client_urls.iter().map(ToString::to_string).collect(),
-        listen_client: vec![url(ports.client)],
+        listen_client: vec![client],
         listen_metrics: Some(format!("http://{}", metrics(options))),
         peer_tls: PeerTls {
             server: tls.peer(),
@@ -119,6 +123,13 @@ pub fn arguments(
         extra: Vec::new(),
     };
     Ok(flags.render()?)
+}
+
+/// A client address that nobody knows, for a seed that is not recorded yet (safety.md 7.5): what a client wrote into it
+/// could be thrown away by a higher ballot.
+fn private_client_url() -> Result<String, Error> {
+    let address = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|free| free.local_addr());
+    Ok(format!("https://{}", address.map_err(Error::PrivatePort)?))
 }
 
 /// etcd's health and metrics port.

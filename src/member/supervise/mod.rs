@@ -141,6 +141,8 @@ struct Running {
     /// The folder of the log, once it is there: device and inode.
     log: Option<(u64, u64)>,
     answers: bool,
+    /// A seed that clients cannot reach yet; once its ids are written down it is started again in the open.
+    private: bool,
     /// Ends with the process that it follows.
     _watcher: AbortOnDropHandle<Option<()>>,
     watermark: Watermark,
@@ -224,6 +226,7 @@ impl Supervisor {
                 Event::Seen(start, seen) if start == self.starts => self.see(seen),
                 Event::Seen(..) => {}
             }
+            self.open_seed().await;
             self.publish();
         }
         self.halt().await;
@@ -316,6 +319,7 @@ impl Supervisor {
             since_ms: now_ms,
             log: looked_at.filter(|_| permit.how == How::Resume),
             answers: false,
+            private: permit.private(),
             _watcher: AbortOnDropHandle::new(self.drain.spawn_until(watcher)),
             watermark: Watermark::new(permit.incarnation.mark, now_ms),
         }));
@@ -412,7 +416,8 @@ impl Supervisor {
                 running.answers = answers;
                 if answers {
                     running.log = running.log.or_else(|| log_folder(&self.volume));
-                    self.process = Process::Running;
+                    // "Running" tells the agent that clients are served.
+                    self.process = if running.private { Process::Starting } else { Process::Running };
                     if self.ids_unknown() {
                         self.read_log();
                     }
@@ -422,6 +427,16 @@ impl Supervisor {
             Seen::Moved if running.watermark.due(self.clock.now_ms()) => self.read_log(),
             Seen::Moved => {}
             Seen::Log(facts) => self.record(&facts),
+        }
+    }
+
+    /// A seed whose ids are written down now comes into the open.
+    async fn open_seed(&mut self) {
+        let private = matches!(&self.phase, Phase::Running(running) if running.private);
+        if private && !self.ids_unknown() {
+            tracing::info!("the seed is recorded; it is started again where clients reach it");
+            self.halt().await;
+            self.start().await;
         }
     }
 

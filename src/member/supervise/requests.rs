@@ -31,6 +31,9 @@ pub(crate) enum Request {
 /// Why a request was not done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
+    /// The cluster is born: its seed is not given up for another ballot.
+    #[error("incarnation {0} is a seed that is recorded; it is not given up")]
+    Seeded(IncarnationId),
     /// The grant is not taken.
     #[error(transparent)]
     Grant(#[from] grant::Refusal),
@@ -133,6 +136,10 @@ impl Supervisor {
         }
         if let Some(reason) = archived {
             archive::check_reason(reason)?;
+            // Once its ids are written down clients may have written into it: such a seed is never given up.
+            if reason == "unseeded" && here.as_ref().is_some_and(|here| here.cluster.is_some()) {
+                return Err(Refusal::Seeded(id));
+            }
         }
         self.halt().await;
         self.process = Process::Stopped;

@@ -57,12 +57,21 @@ async fn seed() {
     let ready = member.http("/readyz").await;
     assert!(ready.starts_with("HTTP/1.0 503") && ready.contains("waiting for a grant"), "{ready}");
 
+    // Until its ids are written down no client reaches the seed: its first process listens where nobody looks.
     member.grant(&member.seed(ONE)).await.unwrap();
+    let born = member.until("born", |report| report.pid.is_some()).await;
+    let birth = arguments(born.pid.unwrap());
+    assert!(birth.contains("--initial-cluster-state=new "), "{birth}");
+    let known = format!("--listen-client-urls=https://127.0.0.1:{} ", member.options.ports.client);
+    assert!(!birth.contains(&known) && birth.contains("--listen-client-urls=https://127.0.0.1:"), "{birth}");
+    assert_eq!((born.process, born.starts), (Process::Starting, 1));
     let first = member.until_running().await;
+    assert_eq!(first.starts, 2);
     let record = first.incarnation.clone().unwrap();
     assert_eq!((record.id, record.state, record.seed), (ONE, IncarnationState::Started, true));
     let pid = first.pid.unwrap();
-    assert!(arguments(pid).contains("--initial-cluster-state=new "), "{}", arguments(pid));
+    let open = arguments(pid);
+    assert!(open.contains("--initial-cluster-state=existing ") && open.contains(&known), "{open}");
 
     let etcd = member.etcd().await;
     etcd.put("key", "value").await.unwrap();
@@ -81,7 +90,7 @@ async fn seed() {
     assert!(runs(pid));
 
     kill(pid);
-    let second = member.until("running again", |r| r.process == Process::Running && r.starts == 2).await;
+    let second = member.until("running again", |r| r.process == Process::Running && r.starts == 3).await;
     assert_eq!(second.incarnation.unwrap().id, ONE);
     let pid = second.pid.unwrap();
     let arguments = arguments(pid);
@@ -154,7 +163,7 @@ async fn wiped() {
     assert!(clock.now_ms() < 5000, "noticed only after {} ms", clock.now_ms());
     assert!(!runs(first.pid.unwrap()), "etcd would acknowledge writes that no disk holds");
     assert_eq!(report.incarnation.unwrap().state, IncarnationState::Lost);
-    stays_down(&member, 1).await;
+    stays_down(&member, 2).await;
     let ready = member.http("/readyz").await;
     assert!(ready.contains("I5 DataLost") && ready.contains("remedy"), "{ready}");
 
@@ -221,7 +230,7 @@ async fn joined() {
     let report = seed.grant(&seed.resume(ONE)).await.unwrap();
     assert!(lost(&report), "{report:?}");
     assert!(matches!(report.dir, Some(DirFacts::Present { member, .. }) if member == MemberId(id)));
-    stays_down(&seed, 1).await;
+    stays_down(&seed, 2).await;
 }
 
 async fn old_copy() {
