@@ -137,7 +137,7 @@ impl FileRecords {
 
     /// A record that cannot be read is kept beside the one that will be rebuilt: a person may still want to look at it.
     fn keep_unreadable(&self) {
-        let aside = (0..)
+        let aside = (0..1_000)
             .map(|n| self.folder.join(format!("record.json.unreadable-{n}")))
             .find(|path| !path.exists());
         let Some(aside) = aside else { return };

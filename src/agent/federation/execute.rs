@@ -45,8 +45,6 @@ pub(super) struct Run {
 }
 
 impl Runs {
-    /// The last move of leadership that was begun here.
-
     pub(super) fn active(&self) -> bool {
         self.current.is_some()
     }

@@ -39,7 +39,10 @@ fn intent(seq: u64, op: u128, kind: IntentKind, by: &str, operation: OperationKi
         closed: Vec::new(),
     })
 }
-fn held(i: &Arc<Intent>, state: IntentState, sent: bool) -> Option<Arc<HeldIntent>> {
+type Held = Option<Arc<HeldIntent>>;
+
+#[expect(clippy::unnecessary_wraps, reason = "what a record holds is optional")]
+fn held(i: &Arc<Intent>, state: IntentState, sent: bool) -> Held {
     Some(Arc::new(HeldIntent { intent: i.clone(), state, sent_by_me: sent }))
 }
 fn rec(h: Option<Arc<HeldIntent>>) -> Record {
@@ -49,7 +52,7 @@ fn rec(h: Option<Arc<HeldIntent>>) -> Record {
     r.intent = h;
     r
 }
-fn with_own_intent(view: &mut View, h: Option<Arc<HeldIntent>>) {
+fn with_own_intent(view: &mut View, h: &Held) {
     let me = view.me.clone();
     for s in &mut view.sites {
         if s.name == me {
@@ -67,7 +70,7 @@ fn act(r: &Record, name: &str, i: &Arc<Intent>) -> Result<Record, crate::reason:
 fn drive(
     me: &str,
     story: &Story,
-    records: &mut Vec<(SiteName, Record)>,
+    records: &mut [(SiteName, Record)],
     silent: &[&str],
     opid: u128,
 ) -> Outcome {
@@ -275,10 +278,10 @@ fn the_promoted_voter_is_compared_also_after_an_activation() {
         OperationKind::Activate,
     );
     let mut view = story.view();
-    with_own_intent(&mut view, held(&promoted, IntentState::Applied, false));
+    with_own_intent(&mut view, &held(&promoted, IntentState::Applied, false));
     let d = plan::next(&view, &story.wish());
     assert!(matches!(d, Decision::Wait(_)), "sanity: {d:?}");
-    with_own_intent(&mut view, held(&after, IntentState::Applied, false));
+    with_own_intent(&mut view, &held(&after, IntentState::Applied, false));
     let d = plan::next(&view, &story.wish());
     assert!(
         matches!(d, Decision::Wait(_)),

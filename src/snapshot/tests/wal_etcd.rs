@@ -27,41 +27,24 @@ impl Drop for Etcd {
 fn binary(minor: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/stack/etcd.sh");
     let output = Command::new("bash").arg(script).arg(minor).output().unwrap();
-    assert!(
-        output.status.success(),
-        "no etcd {minor}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "no etcd {minor}: {}", String::from_utf8_lossy(&output.stderr));
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim()).join("etcd")
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Etcd {
     fn start(minor: &str, data: &Path) -> Self {
         let (port, peer) = (free_port(), free_port());
-        let (client, peer) = (
-            format!("http://127.0.0.1:{port}"),
-            format!("http://127.0.0.1:{peer}"),
-        );
+        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
         let log = fs::File::create(data.with_extension("log")).unwrap();
         let child = Command::new(binary(minor))
             .args(["--name=one", "--data-dir"])
             .arg(data)
-            .args([
-                format!("--listen-client-urls={client}"),
-                format!("--advertise-client-urls={client}"),
-            ])
-            .args([
-                format!("--listen-peer-urls={peer}"),
-                format!("--initial-advertise-peer-urls={peer}"),
-            ])
+            .args([format!("--listen-client-urls={client}"), format!("--advertise-client-urls={client}")])
+            .args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")])
             .arg(format!("--initial-cluster=one={peer}"))
             .arg("--snapshot-count=50")
             .stdout(Stdio::null())
@@ -79,10 +62,7 @@ impl Etcd {
             #[expect(clippy::disallowed_methods, reason = "a test without a runtime")]
             std::thread::sleep(Duration::from_millis(50));
         }
-        panic!(
-            "etcd {minor} did not start: {}",
-            fs::read_to_string(data.with_extension("log")).unwrap()
-        );
+        panic!("etcd {minor} did not start: {}", fs::read_to_string(data.with_extension("log")).unwrap());
     }
 
     /// A call of etcd's JSON gateway.
@@ -140,10 +120,7 @@ fn facts_are_those_of_etcd(minor: &str) {
     assert_eq!(Some(facts.term), number(&status, "raftTerm"));
     assert_eq!(Some(facts.index), number(&status, "raftIndex"));
     assert!(facts.segments >= 2, "{facts:?}");
-    assert!(
-        facts.snapshot.is_some_and(|snapshot| snapshot.index > 50),
-        "{facts:?}"
-    );
+    assert!(facts.snapshot.is_some_and(|snapshot| snapshot.index > 50), "{facts:?}");
     assert!(running.index >= 120 && running.index < facts.index, "{running:?}");
     assert_eq!(running.member_id, facts.member_id);
 
@@ -153,10 +130,7 @@ fn facts_are_those_of_etcd(minor: &str) {
     let status = etcd.call("/v3/maintenance/status", "{}").unwrap();
     drop(etcd);
     let next = wal::read(&log).unwrap().unwrap();
-    assert!(
-        next.term > facts.term && next.index > facts.index,
-        "{next:?} after {facts:?}"
-    );
+    assert!(next.term > facts.term && next.index > facts.index, "{next:?} after {facts:?}");
     assert_eq!(Some(next.term), number(&status, "raftTerm"));
     assert_eq!(Some(next.index), number(&status, "raftIndex"));
 }

@@ -146,26 +146,14 @@ pub fn read(folder: &Path) -> Result<Option<WalFacts>, Error> {
     let mut torn = false;
     for segment in &segments {
         let path = &segment.path;
-        let io = |source| Error::Io {
-            action: "read",
-            path: path.clone(),
-            source,
-        };
+        let io = |source| Error::Io { action: "read", path: path.clone(), source };
         let file = File::open(path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
-        let mut records = Records::new(
-            BufReader::with_capacity(BUFFER, file),
-            length,
-            segment.seq == last,
-            crc,
-        );
+        let mut records =
+            Records::new(BufReader::with_capacity(BUFFER, file), length, segment.seq == last, crc);
         loop {
             let offset = records.offset();
-            let damaged = |damage| Error::Damaged {
-                path: path.clone(),
-                offset,
-                damage,
-            };
+            let damaged = |damage| Error::Damaged { path: path.clone(), offset, damage };
             match records.next().map_err(|fault| fault.at(path, offset))? {
                 Next::Record(record) => replay.apply(&record).map_err(damaged)?,
                 Next::Torn => {
@@ -180,9 +168,7 @@ pub fn read(folder: &Path) -> Result<Option<WalFacts>, Error> {
     replay
         .facts(segments.len(), torn)
         .map(Some)
-        .ok_or_else(|| Error::NoMetadata {
-            folder: folder.to_owned(),
-        })
+        .ok_or_else(|| Error::NoMetadata { folder: folder.to_owned() })
 }
 
 #[cfg(test)]

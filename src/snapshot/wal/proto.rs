@@ -24,9 +24,7 @@ pub(super) fn numbers<const N: usize>(bytes: &[u8], complete: bool) -> Result<[O
     while !rest.is_empty() {
         match field(rest)? {
             Some((Field::Number(number, value), after)) => {
-                let place = number
-                    .checked_sub(1)
-                    .and_then(|place| usize::try_from(place).ok());
+                let place = number.checked_sub(1).and_then(|place| usize::try_from(place).ok());
                 if let Some(place) = place.and_then(|place| found.get_mut(place)) {
                     *place = Some(value);
                 }
@@ -62,9 +60,7 @@ fn field(bytes: &[u8]) -> Result<Option<(Field, &[u8])>, Malformed> {
         5 => (4, after),
         _ => return Err("a field has an unknown type"),
     };
-    let rest = usize::try_from(length)
-        .ok()
-        .and_then(|length| after.get(length..));
+    let rest = usize::try_from(length).ok().and_then(|length| after.get(length..));
     Ok(rest.map(|rest| (Field::Other, rest)))
 }
 
@@ -86,15 +82,10 @@ mod tests {
     #[test]
     fn numbers_are_found_between_other_fields() {
         // 1: 5, 9: 3 bytes, 2: 300, 4: fixed32, 3: the largest number.
-        let mut bytes = vec![
-            0x08, 5, 0x4a, 3, 1, 2, 3, 0x10, 0xac, 0x02, 0x25, 0, 0, 0, 0, 0x18,
-        ];
+        let mut bytes = vec![0x08, 5, 0x4a, 3, 1, 2, 3, 0x10, 0xac, 0x02, 0x25, 0, 0, 0, 0, 0x18];
         bytes.extend([0xff; 9]);
         bytes.push(1);
-        assert_eq!(
-            numbers::<3>(&bytes, true),
-            Ok([Some(5), Some(300), Some(u64::MAX)])
-        );
+        assert_eq!(numbers::<3>(&bytes, true), Ok([Some(5), Some(300), Some(u64::MAX)]));
         assert_eq!(numbers::<1>(&bytes, true), Ok([Some(5)]));
         for length in 0..bytes.len() {
             let head = numbers::<3>(&bytes[..length], false).unwrap();
@@ -103,11 +94,7 @@ mod tests {
         }
         assert!(numbers::<3>(&bytes[..5], true).is_err());
         assert!(
-            numbers::<1>(
-                &[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2],
-                true
-            )
-            .is_err()
+            numbers::<1>(&[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], true).is_err()
         );
         assert!(numbers::<1>(&[0x0b], true).is_err(), "groups are unknown");
     }

@@ -56,11 +56,7 @@ impl Fault {
     pub(super) fn at(self, path: &Path, offset: u64) -> Error {
         let path = path.to_owned();
         match self {
-            Self::Io(source) => Error::Io {
-                action: "read",
-                path,
-                source,
-            },
+            Self::Io(source) => Error::Io { action: "read", path, source },
             Self::Damage(damage) => Error::Damaged { path, offset, damage },
         }
     }
@@ -85,13 +81,7 @@ pub(super) struct Records<R> {
 impl<R: Read> Records<R> {
     /// `length` is the size of the segment, `crc` the checksum at the end of the one before (0 for none).
     pub(super) fn new(reader: R, length: u64, last: bool, crc: u32) -> Self {
-        Self {
-            reader,
-            offset: 0,
-            left: length,
-            last,
-            crc,
-        }
+        Self { reader, offset: 0, left: length, last, crc }
     }
 
     /// Where the next record begins.
@@ -111,10 +101,7 @@ impl<R: Read> Records<R> {
             return if self.left == 0 || self.last {
                 Ok(Next::End)
             } else {
-                Err(Fault::Damage(Damage::Length {
-                    length: FRAME,
-                    left: self.left,
-                }))
+                Err(Fault::Damage(Damage::Length { length: FRAME, left: self.left }))
             };
         }
         let mut frame = [0; 8];
@@ -131,10 +118,7 @@ impl<R: Read> Records<R> {
             return if self.last {
                 Ok(Next::Torn)
             } else {
-                Err(Fault::Damage(Damage::Length {
-                    length: length + padding,
-                    left: room,
-                }))
+                Err(Fault::Damage(Damage::Length { length: length + padding, left: room }))
             };
         }
         let mut body = Body {
@@ -179,13 +163,7 @@ struct Message {
 impl Message {
     /// The record and the checksum after it.
     fn check(self, before: u32) -> Result<(Record, u32), Damage> {
-        let Self {
-            kind,
-            stored,
-            computed,
-            head,
-            complete,
-        } = self;
+        let Self { kind, stored, computed, head, complete } = self;
         let kind = match kind {
             1 => Kind::Metadata,
             2 => Kind::Entry,
@@ -198,10 +176,7 @@ impl Message {
             // It hands the checksum from one segment to the next. The segments before the first one that is left were
             // released, so the first one is believed.
             if before != 0 && before != stored {
-                return Err(Damage::Checksum {
-                    stored,
-                    computed: before,
-                });
+                return Err(Damage::Checksum { stored, computed: before });
             }
             stored
         } else if stored == computed {
@@ -245,13 +220,7 @@ struct Body<'a, R> {
 impl<R: Read> Body<'_, R> {
     /// `Record {1 type, 2 crc, 3 data}`.
     fn message(&mut self, crc: u32) -> Result<Message, Stop> {
-        let mut message = Message {
-            kind: 0,
-            stored: 0,
-            computed: crc,
-            head: Vec::new(),
-            complete: true,
-        };
+        let mut message = Message { kind: 0, stored: 0, computed: crc, head: Vec::new(), complete: true };
         let mut data = false;
         while self.left > 0 {
             match self.varint()? {

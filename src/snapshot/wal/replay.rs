@@ -75,10 +75,9 @@ impl Replay {
     /// Every segment repeats it.
     fn metadata(&mut self, found: Metadata) -> Result<(), Damage> {
         match self.metadata {
-            Some(known) if known != found => Err(Damage::OtherMember {
-                found: found.member,
-                expected: known.member,
-            }),
+            Some(known) if known != found => {
+                Err(Damage::OtherMember { found: found.member, expected: known.member })
+            }
             _ => {
                 self.metadata = Some(found);
                 Ok(())
@@ -92,10 +91,7 @@ impl Replay {
             // A snapshot that a leader sent replaces the log up to its index.
             let last = last.index.max(self.covered);
             if found.index > last.saturating_add(1) {
-                return Err(Damage::Gap {
-                    found: found.index,
-                    last,
-                });
+                return Err(Damage::Gap { found: found.index, last });
             }
         }
         self.entry = Some(found);
@@ -105,20 +101,11 @@ impl Replay {
 
     /// The sum of it; `None` if the log does not say whose it is.
     pub(super) fn facts(self, segments: usize, torn: bool) -> Option<WalFacts> {
-        let Self {
-            metadata,
-            entry,
-            state,
-            snapshots,
-            covered: _,
-            entries,
-        } = self;
+        let Self { metadata, entry, state, snapshots, covered: _, entries } = self;
         let Metadata { member, cluster } = metadata?;
         // The record of a snapshot is written before the state that commits it; etcd ignores it without that.
-        let snapshot = snapshots
-            .into_iter()
-            .filter(|point| point.index <= state.commit)
-            .max_by_key(|p| p.index);
+        let snapshot =
+            snapshots.into_iter().filter(|point| point.index <= state.commit).max_by_key(|p| p.index);
         let points = || entry.iter().chain(snapshot.iter());
         Some(WalFacts {
             cluster_id: cluster,

@@ -16,11 +16,7 @@ pub(super) struct Segment {
 
 /// The segments in order. Older ones may have been released; those that are left have no hole.
 pub(super) fn list(folder: &Path) -> Result<Vec<Segment>, Error> {
-    let fail = |source| Error::Io {
-        action: "list",
-        path: folder.to_owned(),
-        source,
-    };
+    let fail = |source| Error::Io { action: "list", path: folder.to_owned(), source };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -31,10 +27,7 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Segment>, Error> {
         let entry = entry.map_err(fail)?;
         // Beside the segments etcd keeps `0.tmp`, the next one, and after a repair `….wal.broken`.
         if let Some(seq) = entry.file_name().to_str().and_then(parse_name) {
-            segments.push(Segment {
-                seq,
-                path: entry.path(),
-            });
+            segments.push(Segment { seq, path: entry.path() });
         }
     }
     segments.sort_by_key(|segment| segment.seq);
@@ -70,12 +63,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(list(&folder.path().join("none")).unwrap().is_empty());
         let name = |seq: u64| format!("{seq:016x}-{:016x}.wal", seq * 10);
-        for file in [
-            "0.tmp",
-            "x.wal",
-            "0000000000000003-000000000000001e.wal.broken",
-            "1-2.wal",
-        ] {
+        for file in ["0.tmp", "x.wal", "0000000000000003-000000000000001e.wal.broken", "1-2.wal"] {
             fs::write(folder.path().join(file), "").unwrap();
         }
         assert!(list(folder.path()).unwrap().is_empty());
@@ -85,9 +73,6 @@ mod tests {
         let seqs: Vec<u64> = list(folder.path()).unwrap().iter().map(|s| s.seq).collect();
         assert_eq!(seqs, [9, 10, 11]);
         fs::remove_file(folder.path().join(name(10))).unwrap();
-        assert!(matches!(
-            list(folder.path()),
-            Err(Error::MissingSegment { missing: 10, .. })
-        ));
+        assert!(matches!(list(folder.path()), Err(Error::MissingSegment { missing: 10, .. })));
     }
 }

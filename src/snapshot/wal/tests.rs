@@ -41,10 +41,7 @@ impl Log {
 
     /// The next segment of the same log.
     fn cut(&self) -> Self {
-        let mut next = Self {
-            bytes: Vec::new(),
-            crc: self.crc,
-        };
+        let mut next = Self { bytes: Vec::new(), crc: self.crc };
         next.crc_record();
         next.metadata(7, 9);
         next
@@ -145,10 +142,7 @@ fn bytes_of_a_real_log_are_read() {
     log.record(5, &[8, 0, 0x10, 0]);
     assert_eq!(log.crc, 0x3960_dd6d);
     let facts = read_one(&log).unwrap();
-    assert_eq!(
-        (facts.member_id, facts.cluster_id),
-        (0xeadb_6a22_567c_6dde, 0x7b27_54d5_ca83_1967)
-    );
+    assert_eq!((facts.member_id, facts.cluster_id), (0xeadb_6a22_567c_6dde, 0x7b27_54d5_ca83_1967));
     assert_eq!((facts.term, facts.index, facts.torn), (0, 0, false));
 
     log.entry(1, 1, 90);
@@ -157,10 +151,7 @@ fn bytes_of_a_real_log_are_read() {
     log.preallocate(4096);
     let facts = read_one(&log).unwrap();
     let point = Some(Point { term: 1, index: 1 });
-    assert_eq!(
-        (facts.entry, facts.snapshot, facts.commit, facts.torn),
-        (point, point, 1, false)
-    );
+    assert_eq!((facts.entry, facts.snapshot, facts.commit, facts.torn), (point, point, 1, false));
 }
 
 #[test]
@@ -172,10 +163,7 @@ fn entries_may_be_overwritten_and_the_state_counts_for_the_term() {
     log.state(2, 7, 6);
     log.entry(3, 8, 10);
     let facts = read_one(&log).unwrap();
-    assert_eq!(
-        (facts.term, facts.index, facts.commit, facts.entries),
-        (3, 8, 6, 11)
-    );
+    assert_eq!((facts.term, facts.index, facts.commit, facts.entries), (3, 8, 6, 11));
     log.state(5, 0, 6);
     let facts = read_one(&log).unwrap();
     assert_eq!((facts.term, facts.index, facts.vote), (5, 8, 0));
@@ -226,13 +214,9 @@ fn segments_go_on_and_old_ones_may_be_released() {
     three.entry(1, 7, 700);
     three.preallocate(8192);
     let (a, b, c) = (name(0, 0), name(1, 6), name(2, 7));
-    let all = read_logs(&[(&a, &one.bytes), (&b, &two.bytes), (&c, &three.bytes)])
-        .unwrap()
-        .unwrap();
+    let all = read_logs(&[(&a, &one.bytes), (&b, &two.bytes), (&c, &three.bytes)]).unwrap().unwrap();
     assert_eq!((all.segments, all.index, all.commit, all.entries), (3, 7, 5, 7));
-    let released = read_logs(&[(&b, &two.bytes), (&c, &three.bytes)])
-        .unwrap()
-        .unwrap();
+    let released = read_logs(&[(&b, &two.bytes), (&c, &three.bytes)]).unwrap().unwrap();
     assert_eq!((released.segments, released.index, released.term), (2, 7, 1));
     assert!(matches!(
         read_logs(&[(&a, &one.bytes), (&c, &three.bytes)]),
@@ -243,45 +227,18 @@ fn segments_go_on_and_old_ones_may_be_released() {
     let mut other = Log::begin();
     other.entry(1, 6, 3);
     let error = read_logs(&[(&a, &one.bytes), (&b, &other.cut().bytes)]).unwrap_err();
-    assert!(
-        matches!(
-            &error,
-            Error::Damaged {
-                offset: 0,
-                damage: Damage::Checksum { .. },
-                ..
-            }
-        ),
-        "{error}"
-    );
-    let mut foreign = Log {
-        bytes: Vec::new(),
-        crc: one.crc,
-    };
+    assert!(matches!(&error, Error::Damaged { offset: 0, damage: Damage::Checksum { .. }, .. }), "{error}");
+    let mut foreign = Log { bytes: Vec::new(), crc: one.crc };
     foreign.crc_record();
     foreign.metadata(8, 9);
     let error = read_logs(&[(&a, &one.bytes), (&b, &foreign.bytes)]).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("belongs to member 8, the log began with member 7"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("belongs to member 8, the log began with member 7"), "{error}");
 
     // A torn end is only normal in the last segment.
     let torn = &one.bytes[..one.bytes.len() - 100];
     assert!(read_logs(&[(&a, torn)]).unwrap().unwrap().torn);
     let error = read_logs(&[(&a, torn), (&b, &two.bytes)]).unwrap_err();
-    assert!(
-        matches!(
-            &error,
-            Error::Damaged {
-                damage: Damage::Length { .. },
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Damaged { damage: Damage::Length { .. }, .. }), "{error}");
 }
 
 #[test]
@@ -291,10 +248,7 @@ fn a_torn_last_record_does_not_count() {
     let whole = log.clone();
     log.entry(2, 2, 3000);
     for length in whole.bytes.len()..log.bytes.len() {
-        let cut = Log {
-            bytes: log.bytes[..length].to_vec(),
-            crc: 0,
-        };
+        let cut = Log { bytes: log.bytes[..length].to_vec(), crc: 0 };
         let facts = read_one(&cut).unwrap();
         assert_eq!((facts.term, facts.index), (1, 1), "{length}");
     }
@@ -326,23 +280,12 @@ fn a_changed_byte_in_the_middle_is_named() {
     assert!(
         matches!(&error, Error::Damaged { offset: at, damage: Damage::Checksum { .. }, .. } if *at == offset)
     );
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("{} is damaged at offset {offset}", name(0, 0))),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&format!("{} is damaged at offset {offset}", name(0, 0))), "{error}");
 }
 
 #[test]
 fn an_interrupted_making_is_not_a_log() {
-    for log in [
-        Log::default(),
-        Log {
-            bytes: vec![0; 4096],
-            crc: 0,
-        },
-    ] {
+    for log in [Log::default(), Log { bytes: vec![0; 4096], crc: 0 }] {
         assert!(matches!(read_one(&log), Err(Error::NoMetadata { .. })));
     }
     let mut log = Log::default();
@@ -355,22 +298,10 @@ fn unknown_records_and_fields_are_damage() {
     let mut log = Log::begin();
     log.record(6, b"x");
     log.entry(1, 1, 1);
-    assert!(matches!(
-        read_one(&log),
-        Err(Error::Damaged {
-            damage: Damage::Malformed(_),
-            ..
-        })
-    ));
+    assert!(matches!(read_one(&log), Err(Error::Damaged { damage: Damage::Malformed(_), .. })));
     let mut log = Log::begin();
     log.record(2, &fields(&[(2, 1)]));
-    assert!(matches!(
-        read_one(&log),
-        Err(Error::Damaged {
-            damage: Damage::Malformed(_),
-            ..
-        })
-    ));
+    assert!(matches!(read_one(&log), Err(Error::Damaged { damage: Damage::Malformed(_), .. })));
     let mut log = Log::begin();
     // A length that no file has.
     log.bytes.extend([0xff; 7]);
