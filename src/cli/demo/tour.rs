@@ -17,12 +17,16 @@ use super::writer::{self, Gap, Writer, ms};
 use super::{FEDERATION, Stage, UP};
 
 /// How often the leader's site is killed, and the leader of the bare cluster: elections take a random time.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
 const VOTERS: usize = 3;
 
 const QUORATE: Duration = Duration::from_mins(1);
 const SETTLED: Duration = Duration::from_mins(3);
 const FAILOVER: Duration = Duration::from_secs(30);
+/// Between two kills.
+const BETWEEN: Duration = Duration::from_secs(1);
+/// Longer than the rules ask for between two changes: a loss is measured in a calm cluster, not on the heels of a change.
+const CALM: Duration = Duration::from_secs(6);
 /// An answer that was on its way when a leader was killed can still come in.
 const IN_FLIGHT: Duration = Duration::from_millis(300);
 
@@ -172,6 +176,7 @@ impl<'a> Tour<'a> {
     async fn wipe(&mut self, leader: bool) -> Result<()> {
         let word = if leader { "leader" } else { "follower" };
         self.stage.story.chapter(&format!("the {word}'s data directory is lost"));
+        self.calm(&self.writer, CALM).await?;
         let leading = self.leader().await?.name.clone();
         let follower = self.stage.sites.iter().find(|site| **site != leading).context("no follower")?;
         let name = if leader { &leading } else { follower };
@@ -261,7 +266,7 @@ impl<'a> Tour<'a> {
     async fn kill_site(&self) -> Result<(String, Gap)> {
         let mesh = &self.stage.mesh;
         let site = self.leader().await?;
-        self.calm(&self.writer).await?;
+        self.calm(&self.writer, BETWEEN).await?;
         let old = member_ids(&self.watch.statuses(), &site.name);
         let at = self.now();
         mesh.run.kill_site(&site.name)?;
@@ -290,7 +295,7 @@ impl<'a> Tour<'a> {
     async fn kill_bare(&self, bare: &Bare, writer: &Writer) -> Result<(u8, Gap)> {
         let run = &self.stage.mesh.run;
         let number = bare.healthy(FAILOVER).await?;
-        self.calm(writer).await?;
+        self.calm(writer, BETWEEN).await?;
         let at = self.now();
         bare.kill(run, number);
         bare.gone(run, number, FAILOVER).await?;
@@ -300,10 +305,9 @@ impl<'a> Tour<'a> {
         Ok((number, writer.longest_gap(at, self.now())))
     }
 
-    /// Waits for a second of undisturbed writing, so that one event does not run into the next.
-    async fn calm(&self, writer: &Writer) -> Result<()> {
-        let now = self.now();
-        self.acknowledged(writer, now + Duration::from_secs(1), FAILOVER).await
+    /// Lets some time of undisturbed writing pass, so that one event does not run into the next.
+    async fn calm(&self, writer: &Writer, time: Duration) -> Result<()> {
+        self.acknowledged(writer, self.now() + time, FAILOVER).await
     }
 
     /// Looks for everything that was acknowledged, through every voter.
