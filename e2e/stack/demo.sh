@@ -10,4 +10,6 @@ cd "$root"
 say "demo: building quorate"
 cargo build -p quorate --bin quorate >&2
 target=$(target_dir)
+# What the build wrote goes to the disk first: in the demo it would show as fsyncs of a second and more.
+sync
 QUORATE_ETCD_DIR=$etcd exec "$target/debug/quorate" demo "$@"
