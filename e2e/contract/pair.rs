@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use quorate_core::id::{MemberId, PeerUrl};
-use quorate_core::sim::etcd::{Answer, At, Cluster, Request};
+use quorate_core::sim::etcd::{Answer, At, Cluster, Refusal, Request};
 use quorate_core::sim::rng::Rng;
 use serde_json::json;
 
@@ -23,6 +23,8 @@ const ELECTION_MS: u64 = 3_000;
 const NOBODY: MemberId = MemberId(0x1234);
 /// Writes of one [`Op::Write`].
 const WRITES: usize = 60;
+/// Seconds after which a refusal for want of connections is no longer a reconnect.
+const RECONNECTS: usize = 12;
 
 /// Model and reality side by side; the members have the same numbers in both.
 pub(crate) struct Pair {
@@ -158,7 +160,8 @@ impl Pair {
         let real = self.real_of(asked).context("the asked member is unknown")?;
         let deadline = u64::try_from(DEADLINE.as_millis()).unwrap();
         let ticket = self.model.call(asked, &request, deadline, 0);
-        let real = self.real.call(real, path, body).await?;
+        let place = real;
+        let mut real = self.real.call(place, path, body.clone()).await?;
         let mut waited = 0;
         while self.model.peek(ticket).is_none() && waited < deadline {
             self.advance(100);
@@ -169,6 +172,15 @@ impl Pair {
             Some(Answer::Refused(refusal)) => Outcome::Refused(refusal),
             None => Outcome::Hangs,
         };
+        // etcd counts its five seconds from the last reconnect of a stream, which a busy machine can cause and no model
+        // can know. The refusal is definite, so the call is repeated; one that stays is a difference.
+        for _ in 0..RECONNECTS {
+            if model != Outcome::Done || real != Outcome::Refused(Refusal::Unhealthy) {
+                break;
+            }
+            self.pass(1_000).await;
+            real = self.real.call(place, path, body.clone()).await?;
+        }
         let _ = writeln!(self.story, "    model {model:?}, etcd {real:?}");
         // A call without a quorum ends by the server's own timeout or by ours, whichever is shorter.
         let same = model == real

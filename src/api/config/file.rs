@@ -41,13 +41,13 @@ struct File {
     ports: PortsFile,
     /// The folder with `etcd`, or with `etcd-<minor>/etcd`. Default: looked for on PATH.
     etcd_dir: Option<String>,
-    /// The agents of the other sites. Can be changed while the agent runs.
+    /// The agents of the other sites. A change needs a restart of the agent, which members do not notice.
     peers: Option<Vec<PeerFile>>,
-    /// Where other agents and members may be. Default: anywhere. Can be changed while the agent runs.
+    /// Where other agents and members may be. Default: anywhere. A change needs a restart of the agent, which members do not notice.
     #[serde(rename = "peerCIDRs")]
     peer_cidrs: Option<Vec<String>>,
     /// `error`, `warn`, `info`, `debug` or `trace`, or a list such as `info,quorate_agent=debug`. Default: `info`.
-    /// Can be changed while the agent runs.
+    /// A change needs a restart of the agent, which members do not notice.
     log_level: Option<String>,
 }
 
