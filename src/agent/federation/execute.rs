@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quorate_core::executor::{Answer, Call, CallResult, Effect, Executor, Identity, Look, Outcome};
-use quorate_core::federation::view::{Life, View, Wish};
+use quorate_core::federation::view::{Life, View};
 use quorate_core::id::{MemberId, OpId, Slot};
 use quorate_core::intent::{IntentKind, Operation, OperationKind};
 use quorate_core::membership::quorum::{arithmetic, quorum};
@@ -114,7 +114,11 @@ impl<W: World> Federation<W> {
             return;
         };
         let view = self.view(&wish);
-        self.note_target(&view, &wish);
+        // The slot of a learner that may be dropped: afterwards it is in no list.
+        let learner = view.learners().next().and_then(|m| m.slot.clone());
+        if let Some(run) = &mut self.run.current {
+            run.target = learner;
+        }
         let look = Look {
             raw: self.tracker.heard(self.now()),
             spec: self.own.as_ref().map(|own| Arc::clone(&own.spec)),
@@ -123,14 +127,6 @@ impl<W: World> Federation<W> {
             wish,
         };
         self.answered(Answer::Looked(Box::new(look))).await;
-    }
-
-    /// Remembers the slot of a learner that may be dropped: afterwards it is in no list.
-    fn note_target(&mut self, view: &View, _wish: &Wish) {
-        let learner = view.learners().next().and_then(|m| m.slot.clone());
-        if let Some(run) = &mut self.run.current {
-            run.target = learner;
-        }
     }
 
     pub(super) fn finished(&mut self, outcome: Outcome) {

@@ -11,7 +11,7 @@ use crate::federation::observed::{
 };
 use crate::federation::view::{HEARD_MS, LearnerTrack, Life, MAX_LAG, MemberView, SiteView, View, Wish};
 use crate::id::{
-    ClusterId, Digest, Epoch, FederationKey, IncarnationId, MemberId, PeerUrl, Seq, SiteName, Slot, Term,
+    ClusterId, Epoch, FederationKey, IncarnationId, MemberId, PeerUrl, Seq, SiteName, Slot, Term,
 };
 use crate::intent::HeldIntent;
 use crate::reason::Code;
@@ -198,11 +198,6 @@ impl Tracker {
             .collect()
     }
 
-    /// The highest numbers that other agents saw of this site's record: a lower record here was rolled back.
-    pub fn seen_of_me(&self) -> Option<(Epoch, Seq)> {
-        self.told_of_me().map(|seen| (seen.epoch, seen.seq)).max()
-    }
-
     /// How far other agents saw an incarnation of this site (rule I5).
     pub fn seen_mark(&self, id: IncarnationId) -> Mark {
         let marks = self.told_of_me().flat_map(|seen| seen.marks.iter());
@@ -326,7 +321,7 @@ impl Tracker {
             members,
             list,
             learner: self.learner_track(now),
-            open: self.open_intent(frame),
+            open: self.open_intent(),
             since_change_ms: self.changed_at.map_or(u64::MAX, |at| now.saturating_sub(at)),
             settle_ms: frame.settle_ms,
             no_quorum_ms: now.saturating_sub(self.quorum_at.unwrap_or(self.started_at)),
@@ -566,14 +561,13 @@ impl Tracker {
         })
     }
 
-    fn open_intent(&self, frame: Frame<'_>) -> Option<(SiteName, Arc<HeldIntent>)> {
+    fn open_intent(&self) -> Option<(SiteName, Arc<HeldIntent>)> {
         let epoch = self.sites.get(&self.me).map(|told| told.observation.record.epoch);
         let held = |told: &'_ Told| -> Option<(SiteName, Arc<HeldIntent>)> {
             let held = told.observation.record.intent.as_ref()?;
             let current = epoch.is_none_or(|epoch| held.intent.epoch == epoch);
             (held.open() && current).then(|| (told.observation.site.clone(), Arc::clone(held)))
         };
-        let _ = frame;
         self.sites.values().filter_map(held).max_by_key(|(_, held)| held.intent.seq)
     }
 
@@ -594,10 +588,5 @@ impl Tracker {
         }
         views.sort_by(|a, b| a.name.cmp(&b.name));
         views
-    }
-
-    /// Digest of the newest list, for adapters that must know whether it changed.
-    pub fn list_digest(&self) -> Option<Digest> {
-        self.list.as_ref().map(MemberList::digest)
     }
 }

@@ -8,7 +8,7 @@ use crate::intent::{Operation, OperationKind};
 use crate::membership::quorum::{after, arithmetic, quorum};
 use crate::membership::safety::{self, EVEN_STATE_MS, Proposed};
 use crate::membership::step::{Decision, Step, StepKind};
-use crate::reason::{Code, Reason, Rule};
+use crate::reason::{Code, Reason};
 
 /// A learner without progress for this long blocks everybody else's join and is dropped (safety.md 5).
 pub const STUCK_LEARNER_MS: u64 = 5 * 60 * 1000;
@@ -496,12 +496,7 @@ fn remember(model: &mut View, step: &Step) {
     }
 }
 
-/// What rules say of a step that nobody planned; used for `quorate plan --try` and to test the rules.
+/// What the rules say of a step that was not planned just now: an open intent that is to be repeated.
 pub fn judge_step(view: &View, wish: &Wish, kind: &StepKind, operation: Operation) -> Result<(), Reason> {
     Proposed { view, wish, kind, operation }.permitted()
-}
-
-/// Whether a refusal of this rule can be set aside by a person (safety.md 3).
-pub const fn can_be_overridden(rule: Rule) -> bool {
-    matches!(rule, Rule::I3 | Rule::I13 | Rule::I17)
 }

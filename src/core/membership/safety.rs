@@ -91,10 +91,6 @@ impl Proposed<'_> {
                 || broken(Rule::I3, i3_no_healthy_removal_while_degraded(self))
                 || broken(Rule::I17, i17_backup_first(self)))
     }
-
-    fn removed_voter(self) -> Option<&'static str> {
-        matches!(self.kind, StepKind::Remove { learner: false, .. }).then_some("voter")
-    }
 }
 
 /// I1: at most one open intent, at most one learner.
@@ -560,7 +556,7 @@ pub fn i16_updates_are_for_voters(p: Proposed<'_>) -> Verdict {
 
 /// I17: a verified backup young enough before a voter goes; off when no backup target is declared.
 pub fn i17_backup_first(p: Proposed<'_>) -> Verdict {
-    let (Some(limit), Some(_)) = (p.wish.max_backup_age_s, p.removed_voter()) else {
+    let (Some(limit), StepKind::Remove { learner: false, .. }) = (p.wish.max_backup_age_s, p.kind) else {
         return Ok(());
     };
     let youngest =
