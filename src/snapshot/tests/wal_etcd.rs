@@ -32,7 +32,12 @@ fn binary(minor: &str) -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    // Below the range that outgoing connections take theirs from: a port from there can be gone before etcd binds it.
+    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    let base = u16::try_from(std::process::id() % 700).unwrap() * 16;
+    let tries = std::iter::repeat_with(|| NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    let mut ports = tries.map(|n| 20_000 + (base + n) % 12_000);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 impl Etcd {
