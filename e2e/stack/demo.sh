@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# demo.sh ARGS...: builds quorate and runs `quorate demo ARGS...` with a real etcd.
+# demo.sh ARGS...: builds quorate and runs `quorate demo ARGS...` with a real etcd, of the minor that --etcd names.
 # Everything but the demo's own output goes to stderr, so that `make demo ARGS="--once -o json"` can be read by a program.
 # shellcheck source=e2e/stack/lib.sh
 source "$(dirname "$0")/lib.sh"
 
+minor=3.6
+before=
+for argument in "$@"; do
+  [[ $before != --etcd ]] || minor=$argument
+  [[ $argument != --etcd=* ]] || minor=${argument#--etcd=}
+  before=$argument
+done
+
 "$stack/setup.sh" build >&2
-etcd=$("$stack/etcd.sh" 3.6)
+etcd=$("$stack/etcd.sh" "$minor")
 cd "$root"
 say "demo: building quorate"
 cargo build -p quorate --bin quorate >&2

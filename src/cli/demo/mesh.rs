@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use quorate_link::clock::Clock;
 use quorate_link::etcd::EtcdClient;
+use quorate_link::etcd::flags::Minor;
 use quorate_link::pki::{Leaf, Pair, Root, SitePki};
 use quorate_link::tls::EtcdTls;
 
@@ -32,6 +33,8 @@ pub const CLIENT_PORT: u16 = 2379;
 const PORTS: [u16; 7] = [MESH_PORT, 8444, 8080, 8081, CLIENT_PORT, 2380, 2381];
 /// How many members of a site have a name.
 const ORDINALS: u32 = 4;
+/// What runs if the manifest names no version.
+const DEFAULT_MINOR: Minor = Minor::V3_6;
 /// The longest path that a UNIX socket can have.
 const SOCKET_PATH: usize = 107;
 
@@ -290,6 +293,11 @@ pub fn manifest(name: &str, sites: &[String]) -> String {
     )
 }
 
+/// The same with a minor of etcd, where that is not what a manifest without a word of it gets.
+pub fn with_etcd(manifest: String, minor: Minor) -> String {
+    if minor == DEFAULT_MINOR { manifest } else { format!("{manifest}  version: \"{minor}\"\n") }
+}
+
 /// Kills the etcd of a site and removes its data directory. The directory goes first, so that nothing starts on it again.
 pub fn wipe(mesh: &Mesh, site: &Site) -> Result<()> {
     let etcd = mesh.run.of(&site.name, Kind::Etcd);
@@ -350,23 +358,30 @@ fn hosts(sites: &[Site]) -> Result<String> {
     Ok(text)
 }
 
-/// The folder that holds `etcd`, and its version.
-pub fn find_etcd() -> Result<(PathBuf, String)> {
+/// The folder that holds `etcd` of a minor, and its exact version.
+pub fn find_etcd(minor: Minor) -> Result<(PathBuf, String)> {
     let configured = std::env::var_os("QUORATE_ETCD_DIR").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let candidates = match &configured {
-        Some(folder) => vec![folder.join("etcd-3.6"), folder.clone()],
+        Some(folder) => vec![folder.join(format!("etcd-{minor}")), folder.clone()],
         None => std::env::split_paths(&paths).collect(),
     };
+    let mut others = Vec::new();
     for folder in candidates {
-        if let Some(version) = version(&folder.join("etcd")) {
-            return Ok((folder, version));
+        match version(&folder.join("etcd")) {
+            Some(version) if version.parse() == Ok(minor) => return Ok((folder, version)),
+            Some(version) => others.push(version),
+            None => {}
         }
     }
-    match configured {
-        Some(folder) => bail!("QUORATE_ETCD_DIR is {}, and there is no etcd in it", folder.display()),
-        None => bail!("no etcd: run `make demo`, or set QUORATE_ETCD_DIR to a folder with etcd 3.6"),
-    }
+    let found = if others.is_empty() { "none".to_owned() } else { format!("only {}", others.join(", ")) };
+    let place = configured.map_or_else(
+        || "on PATH".to_owned(),
+        |folder| format!("in QUORATE_ETCD_DIR, which is {}", folder.display()),
+    );
+    bail!(
+        "no etcd {minor} {place} ({found}): run `make demo ARGS=\"--etcd {minor}\"`, or set QUORATE_ETCD_DIR to a folder with that version"
+    )
 }
 
 fn version(etcd: &Path) -> Option<String> {
@@ -406,5 +421,12 @@ mod tests {
         spec:
           clusters: [{name: east}, {name: west}, {name: north}]
         ");
+    }
+
+    #[test]
+    fn only_another_minor_than_the_default_is_named() {
+        let plain = manifest("main", &["east".to_owned()]);
+        assert_eq!(with_etcd(plain.clone(), Minor::V3_6), plain);
+        assert_eq!(with_etcd(plain.clone(), Minor::V3_7), format!("{plain}  version: \"3.7\"\n"));
     }
 }

@@ -24,6 +24,7 @@ use anyhow::{Context as _, Result, bail};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::etcd::EtcdClient;
+use quorate_link::etcd::flags::Minor;
 use tokio::signal::unix::{SignalKind, signal};
 
 use mesh::{Mesh, Plan};
@@ -45,6 +46,9 @@ pub struct Args {
     /// Four names of sites; the last one is the spare.
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_value = "east,west,north,south")]
     pub sites: Vec<String>,
+    /// The minor version of etcd: 3.5, 3.6 or 3.7. The bare etcd that is compared with is the same one.
+    #[arg(long, value_name = "MINOR", default_value_t = Minor::V3_6)]
+    pub etcd: Minor,
     /// Use the addresses 127.N.x.1, if 127.0.x.1 is taken by another demo.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub network: u8,
@@ -62,6 +66,7 @@ struct Stage {
     sites: Vec<String>,
     spare: String,
     etcd: PathBuf,
+    minor: Minor,
     version: String,
     network: u8,
     story: Story,
@@ -73,7 +78,8 @@ impl Stage {
     async fn raise(&self) -> Result<Duration> {
         let Self { mesh, sites, story, .. } = self;
         for name in sites {
-            mesh.site(name)?.apply(FEDERATION, &mesh::manifest(FEDERATION, sites))?;
+            mesh.site(name)?
+                .apply(FEDERATION, &mesh::with_etcd(mesh::manifest(FEDERATION, sites), self.minor))?;
         }
         for site in &mesh.sites {
             mesh.start(site)?;
@@ -101,7 +107,7 @@ impl Stage {
 
 /// Runs it.
 pub async fn run(args: Args) -> Result<ExitCode> {
-    let (etcd, version) = mesh::find_etcd()?;
+    let (etcd, version) = mesh::find_etcd(args.etcd)?;
     let [sites @ .., spare] = args.sites.as_slice() else { bail!("no sites") };
     if sites.len() != 3 {
         bail!("--sites needs four names: three for the federation, and a spare one");
@@ -134,6 +140,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         sites: sites.to_vec(),
         spare: spare.clone(),
         etcd,
+        minor: args.etcd,
         version,
         network: args.network,
         story,
