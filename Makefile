@@ -1,6 +1,6 @@
 # The front door: `make` prints what there is. Each target says what it needs and installs it (e2e/stack/setup.sh).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-core sim bench-plan lint fmt gen check-gen etcd clean
+.PHONY: help setup demo test operations scenarios bad-input test-core sim bench-plan lint fmt gen check-gen etcd clean
 
 # Arguments of the program behind a target, the number of simulated histories, the minors of etcd to build.
 ARGS ?=
@@ -18,6 +18,15 @@ demo: ## Three sites with a real etcd on this machine: make demo ARGS="--once -o
 
 test: ## Every test, with a real etcd; the last line is JSON. A part: make test ARGS="-E 'test(ballot)'"
 	@e2e/stack/test.sh $(ARGS)
+
+operations: ## Every operation on every minor of etcd, with a writer: make operations ARGS="-E 'test(swap)'"
+	@e2e/stack/suite.sh operations $(ARGS)
+
+scenarios: ## The failures of the scenario list on every minor: make scenarios ARGS="-E 'test(s41)'"
+	@e2e/stack/suite.sh scenarios $(ARGS)
+
+bad-input: ## Trust and bad input against running binaries
+	@e2e/stack/suite.sh bad-input $(ARGS)
 
 test-core: ## Only the decisions: under a minute once built
 	@tools=$$(e2e/stack/setup.sh build nextest) && PATH="$$tools:$$PATH" cargo nextest run -p quorate-core --all-features $(ARGS)

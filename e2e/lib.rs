@@ -1,4 +1,7 @@
 //! Real things: harness, end-to-end tests and benchmarks.
 
 pub mod field;
+pub mod net;
 pub mod relay;
+pub mod suite;
+pub mod wan;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use quorate_e2e::field::{binary, etcd};
+use quorate_e2e::suite::Minor;
 use quorate_link::clock::Clock;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -18,7 +19,7 @@ const END: Duration = Duration::from_secs(20);
 async fn demo(folder: &Path) -> Result<(Child, Vec<i32>)> {
     let mut demo = Command::new(binary().await?)
         .args(["demo", "--network", "78"])
-        .env("QUORATE_ETCD_DIR", etcd().await?)
+        .env("QUORATE_ETCD_DIR", etcd(Minor::V3_6).await?)
         .env("TMPDIR", folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -8,6 +8,7 @@ use quorate_cli::demo::process::Run;
 use quorate_cli::demo::verify::verify;
 use quorate_cli::demo::writer::{Writer, key};
 use quorate_e2e::field::etcd;
+use quorate_e2e::suite::Minor;
 use quorate_link::clock::Clock;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,7 +26,7 @@ async fn a_failover_of_bare_etcd_is_seen_and_a_wrong_key_is_found() -> Result<()
     let folder = tempfile::tempdir()?;
     let run = Run::begin(folder.path(), true)?;
     let timers = Timers { heartbeat: "100".to_owned(), election: "1000".to_owned() };
-    let bare = Bare::start(&run, etcd().await?, 78, timers)?;
+    let bare = Bare::start(&run, etcd(Minor::V3_6).await?, 78, timers)?;
     let leader = bare.healthy(PATIENCE).await?;
     let clock = Clock::start();
     let clients = bare.clients().await?;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh [build] [nextest] [deny]: makes sure that this machine has what building, testing or linting needs (default: all
+# setup.sh [build] [network] [nextest] [deny]: makes sure that this machine has what building, testing or linting needs (default: all
 # of it), and prints the folder of each cargo tool, for PATH. What is there already is left alone and costs a moment.
 # System packages come from apt where there is apt; the cargo tools are built into the cache, not into ~/.cargo.
 # shellcheck source=e2e/stack/lib.sh
@@ -8,6 +8,8 @@ source "$(dirname "$0")/lib.sh"
 # The same list as in docs/contributing: a compiler for aws-lc and zstd, protoc for our protocols and etcd's.
 # libprotobuf-dev holds google/protobuf/*.proto, which etcd's protocols import.
 packages=(gcc libc6-dev protobuf-compiler libprotobuf-dev)
+# Tests make networks of their own, with faults in them.
+network_packages=(iproute2 iptables util-linux)
 
 nextest_version=0.9.151
 nextest_oldest=0.9.143
@@ -30,24 +32,35 @@ missing_for_build() { # what is missing, one a line
   compiles_proto || echo "the protobuf compiler with google/protobuf/*.proto (protoc)"
 }
 
-build_needs() {
-  have cargo || die "Rust is missing: install rustup (rust-toolchain.toml then picks the version)"
+missing_for_network() {
+  local program
+  for program in ip iptables nsenter unshare; do
+    have "$program" || echo "$program"
+  done
+}
+
+install() { # WHAT_IS_MISSING PACKAGES...: WHAT_IS_MISSING is a function that names it
   local missing apt
-  missing=$(missing_for_build)
+  missing=$("$1")
   [[ -n $missing ]] || return 0
   if ! have apt-get; then
-    die "missing: ${missing//$'\n'/; }. Install it with this machine's package manager (on Debian: ${packages[*]})"
+    die "missing: ${missing//$'\n'/; }. Install it with this machine's package manager (on Debian: ${*:2})"
   fi
-  apt="apt-get install --yes --no-install-recommends ${packages[*]}"
+  apt="apt-get install --yes --no-install-recommends ${*:2}"
   if [[ $(id -u) -ne 0 ]]; then
     die "missing: ${missing//$'\n'/; }. Run: sudo apt-get update && sudo $apt"
   fi
-  say "setup: installing ${packages[*]}"
+  say "setup: installing ${*:2}"
   export DEBIAN_FRONTEND=noninteractive
   # shellcheck disable=SC2086 # words on purpose
-  { apt-get update && $apt; } </dev/null >&2 || die "apt-get could not install ${packages[*]}"
-  missing=$(missing_for_build)
+  { apt-get update && $apt; } </dev/null >&2 || die "apt-get could not install ${*:2}"
+  missing=$("$1")
   [[ -z $missing ]] || die "still missing after apt-get: ${missing//$'\n'/; }"
+}
+
+build_needs() {
+  have cargo || die "Rust is missing: install rustup (rust-toolchain.toml then picks the version)"
+  install missing_for_build "${packages[@]}"
 }
 
 install_tool() { # NAME VERSION FLAGS... FOLDER
@@ -91,12 +104,13 @@ deny() {
   fi
 }
 
-[[ $# -gt 0 ]] || set -- build nextest deny
+[[ $# -gt 0 ]] || set -- build network nextest deny
 for part in "$@"; do
   case $part in
     build) build_needs ;;
+    network) install missing_for_network "${network_packages[@]}" ;;
     nextest) nextest ;;
     deny) deny ;;
-    *) die "usage: setup.sh [build] [nextest] [deny]" ;;
+    *) die "usage: setup.sh [build] [network] [nextest] [deny]" ;;
   esac
 done

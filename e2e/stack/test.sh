@@ -8,7 +8,7 @@ source "$(dirname "$0")/lib.sh"
 [[ -z ${CI:-} ]] || export INSTA_UPDATE=no NEXTEST_PROFILE=${NEXTEST_PROFILE:-ci}
 [[ ! -t 2 ]] || export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always} # the pipes below would take the colours away
 
-tools=$("$stack/setup.sh" build nextest)
+tools=$("$stack/setup.sh" build network nextest)
 export PATH="$tools:$PATH"
 QUORATE_ETCD_DIR=$("$stack/etcd.sh" --tools 3.6)
 export QUORATE_ETCD_DIR

@@ -32,7 +32,7 @@ pub const CLIENT_PORT: u16 = 2379;
 /// What the first member of a site and its agent bind.
 const PORTS: [u16; 7] = [MESH_PORT, 8444, 8080, 8081, CLIENT_PORT, 2380, 2381];
 /// How many members of a site have a name.
-const ORDINALS: u32 = 4;
+const ORDINALS: u32 = 8;
 /// What runs if the manifest names no version.
 const DEFAULT_MINOR: Minor = Minor::V3_6;
 /// The longest path that a UNIX socket can have.
@@ -47,6 +47,10 @@ pub struct Site {
     pub address: Ipv4Addr,
     /// All that belongs to it.
     pub folder: PathBuf,
+    /// See [`Place::network`].
+    pub network: Option<PathBuf>,
+    /// Its zones; none is the default one.
+    pub zones: Vec<String>,
 }
 
 impl Site {
@@ -102,8 +106,29 @@ impl Site {
 
     /// A client of the first member of this site.
     pub async fn client(&self) -> Result<EtcdClient> {
-        let endpoint = format!("https://{}:{CLIENT_PORT}", self.address);
+        self.client_of(0).await
+    }
+
+    /// A client of the member with this ordinal.
+    pub async fn client_of(&self, ordinal: u16) -> Result<EtcdClient> {
+        let endpoint = format!("https://{}:{}", self.address, CLIENT_PORT + 10 * ordinal);
         Ok(EtcdClient::connect(&endpoint, &self.user()?).await?)
+    }
+
+    /// Says where this site finds the members of sites: running processes see a change at once.
+    pub fn name_members<'a>(&self, sites: impl Iterator<Item = (&'a Self, Ipv4Addr)>) -> Result<()> {
+        let mut text =
+            fs::read_to_string("/etc/hosts").unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        for (Self { name, .. }, address) in sites {
+            for ordinal in 0..ORDINALS {
+                writeln!(text, "{address} main-{name}-{ordinal}.{name}.{TRUST_DOMAIN}")?;
+            }
+        }
+        // In place: the file is mounted.
+        fs::write(self.hosts(), text).with_context(|| format!("cannot write {}", self.hosts().display()))
     }
 
     /// The last lines of the agent's log.
@@ -132,15 +157,40 @@ pub struct Mesh {
     etcd: PathBuf,
     id: String,
     namespace: Namespace,
+    peer_cidrs: Vec<String>,
+}
+
+/// Where a site is.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    /// Where its listeners bind.
+    pub address: Ipv4Addr,
+    /// The network namespace that it lives in; none is that of whoever starts it.
+    pub network: Option<PathBuf>,
+    /// Its zones; none is the default one.
+    pub zones: Vec<String>,
+}
+
+impl Place {
+    /// Site n at `127.<network>.n.1`, in the network of whoever starts it.
+    pub fn on_loopback(sites: &[String], network: u8) -> Vec<Self> {
+        let place = |(number, name): (u8, &String)| Self {
+            name: name.clone(),
+            address: Ipv4Addr::new(127, network, number, 1),
+            network: None,
+            zones: Vec::new(),
+        };
+        (1..).zip(sites).map(place).collect()
+    }
 }
 
 /// What a mesh is made of.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The names of the sites.
-    pub sites: Vec<String>,
-    /// The second part of all addresses.
-    pub network: u8,
+    /// The sites.
+    pub sites: Vec<Place>,
     /// The `quorate` to run.
     pub binary: PathBuf,
     /// The folder with `etcd`.
@@ -149,21 +199,25 @@ pub struct Plan {
     pub folder: PathBuf,
     /// The folder stays at the end.
     pub keep: bool,
+    /// Where agents and members may be.
+    pub peer_cidrs: Vec<String>,
 }
 
 impl Mesh {
     /// Makes the folders, roots, trust and settings of all sites. Starts nothing.
     pub fn lay_out(plan: Plan) -> Result<Self> {
-        let sites: Vec<Site> = (1..)
-            .zip(&plan.sites)
-            .map(|(number, name)| Site {
-                name: name.clone(),
-                address: Ipv4Addr::new(127, plan.network, number, 1),
-                folder: plan.folder.join(name),
-            })
-            .collect();
+        let site = |place: Place| Site {
+            folder: plan.folder.join(&place.name),
+            name: place.name,
+            address: place.address,
+            network: place.network,
+            zones: place.zones,
+        };
+        let sites: Vec<Site> = plan.sites.into_iter().map(site).collect();
         for site in &sites {
-            free(site.address, &PORTS)?;
+            if site.network.is_none() {
+                free(site.address, &PORTS)?;
+            }
             if site.socket().as_os_str().len() > SOCKET_PATH {
                 bail!("{} is too long for a socket: use a shorter folder (--dir)", site.socket().display());
             }
@@ -174,13 +228,14 @@ impl Mesh {
             fs::create_dir_all(site.state())?;
             let pki = SitePki::init(&site.state(), &site.name, TRUST_DOMAIN)?;
             pki.ensure(&Leaf::User { name: "demo".to_owned() }, &site.user_pair())?;
-            fs::write(site.hosts(), hosts(&sites)?)?;
+            site.name_members(sites.iter().map(|other| (other, other.address)))?;
         }
         exchange_roots(&sites)?;
         let first = sites.first().context("no sites")?;
         let namespace = Namespace::probe(&first.hosts())?;
-        let Plan { binary, etcd, .. } = plan;
-        let mesh = Self { sites, run, binary, etcd, id: random_id().to_string(), namespace };
+        let Plan { binary, etcd, peer_cidrs, .. } = plan;
+        let id = random_id().to_string();
+        let mesh = Self { sites, run, binary, etcd, id, namespace, peer_cidrs };
         for site in &mesh.sites {
             mesh.configure(site, &mesh.peers_of(site))?;
         }
@@ -203,14 +258,19 @@ impl Mesh {
         let mut text = format!(
             "site: {name}\ntrustDomain: {TRUST_DOMAIN}\nmesh: {id}\nstateDir: {state}\nmanifests: {manifests}\n\
              address: {address}\npeerDomain: {name}.{TRUST_DOMAIN}\netcdDir: {etcd}\n\
-             peerCIDRs: [\"127.0.0.0/8\"]\nlogLevel: info\npeers:\n",
+             peerCIDRs: {cidrs:?}\nlogLevel: info\n",
             name = site.name,
             id = self.id,
             state = site.state().display(),
             manifests = site.manifests().display(),
             address = site.address,
             etcd = self.etcd.display(),
+            cidrs = self.peer_cidrs,
         );
+        if !site.zones.is_empty() {
+            writeln!(text, "zones: {:?}", site.zones)?;
+        }
+        text.push_str("peers:\n");
         for (name, endpoint) in peers {
             writeln!(text, "  - {{site: {name}, endpoint: \"{endpoint}\"}}")?;
         }
@@ -244,7 +304,8 @@ impl Mesh {
 
     /// A command of this site's processes: it sees the names of the members, and ends with the run.
     pub fn command(&self, site: &Site) -> Command {
-        self.namespace.command(&self.run, &site.name, &site.hosts(), &self.binary)
+        let network = site.network.as_deref();
+        self.namespace.command(&self.run, &site.name, network, &site.hosts(), &self.binary)
     }
 
     /// Waits until the agent of a site answers on its socket.
@@ -343,19 +404,6 @@ fn exchange_roots(sites: &[Site]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn hosts(sites: &[Site]) -> Result<String> {
-    let mut text = fs::read_to_string("/etc/hosts").unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    for Site { name, address, .. } in sites {
-        for ordinal in 0..ORDINALS {
-            writeln!(text, "{address} main-{name}-{ordinal}.{name}.{TRUST_DOMAIN}")?;
-        }
-    }
-    Ok(text)
 }
 
 /// The folder that holds `etcd` of a minor, and its exact version.

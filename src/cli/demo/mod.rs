@@ -27,7 +27,7 @@ use quorate_link::etcd::EtcdClient;
 use quorate_link::etcd::flags::Minor;
 use tokio::signal::unix::{SignalKind, signal};
 
-use mesh::{Mesh, Plan};
+use mesh::{Mesh, Place, Plan};
 pub use story::Output;
 use story::Story;
 
@@ -125,12 +125,12 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let plan = Plan {
-        sites: args.sites.clone(),
-        network: args.network,
+        sites: Place::on_loopback(&args.sites, args.network),
         binary: std::env::current_exe().context("where is this program?")?,
         etcd: etcd.clone(),
         folder,
         keep,
+        peer_cidrs: vec!["127.0.0.0/8".to_owned()],
     };
     let mesh = Mesh::lay_out(plan)?;
     let drain = Drain::new();

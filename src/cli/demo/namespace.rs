@@ -53,9 +53,24 @@ impl Namespace {
         )
     }
 
-    /// A command of the run that starts `program` with `hosts` as its `/etc/hosts`, under the process id of the command.
-    pub fn command(self, run: &Run, site: &str, hosts: &Path, program: &Path) -> Command {
-        let mut command = run.command(Path::new("unshare"), site);
+    /// A command of the run that starts `program` with `hosts` as its `/etc/hosts`, under the process id of the command,
+    /// in a network namespace if one is given.
+    pub fn command(
+        self,
+        run: &Run,
+        site: &str,
+        network: Option<&Path>,
+        hosts: &Path,
+        program: &Path,
+    ) -> Command {
+        let mut command = match network {
+            None => run.command(Path::new("unshare"), site),
+            Some(network) => {
+                let mut command = run.command(Path::new("nsenter"), site);
+                command.arg(format!("--net={}", network.display())).arg("unshare");
+                command
+            }
+        };
         command.args(self.flags()).args(["sh", "-c", ENTER, "sh"]).arg(hosts).arg(program);
         command
     }
@@ -73,7 +88,7 @@ mod tests {
         let before = std::fs::read("/etc/hosts").unwrap();
         let way = Namespace::probe(&hosts).unwrap();
         let run = Run::begin(folder.path(), true).unwrap();
-        let mut cat = way.command(&run, "east", &hosts, Path::new("cat"));
+        let mut cat = way.command(&run, "east", None, &hosts, Path::new("cat"));
         let output = cat.arg("/etc/hosts").stdout(Stdio::piped()).output().unwrap();
         assert_eq!(output.stdout, std::fs::read(&hosts).unwrap());
         assert_eq!(std::fs::read("/etc/hosts").unwrap(), before);

@@ -27,9 +27,25 @@ struct Seen {
     cluster_ids: BTreeSet<String>,
     /// The number of the last event that was told, by site.
     told: BTreeMap<String, u64>,
+    /// Every sentence that a status ever held, with its site.
+    said: BTreeSet<String>,
+    smallest_margin: Option<i64>,
 }
 
 impl Seen {
+    fn note(&mut self, status: &Status) {
+        let site = &status.observed_from;
+        let conditions = status.conditions.iter();
+        let conditions =
+            conditions.map(|c| format!("{site}: {:?}={:?} {}: {}", c.kind, c.status, c.reason, c.message));
+        self.said.extend(conditions.chain([format!("{site}: {}", status.decision)]));
+        // Only the site that executes sees everybody; any other one may itself be cut off.
+        if status.executor.as_deref() == Some(site) && status.arithmetic.voters > 0 {
+            let margin = status.arithmetic.margin;
+            self.smallest_margin = Some(self.smallest_margin.map_or(margin, |least| least.min(margin)));
+        }
+    }
+
     fn new_ones(&mut self, site: &str, events: Vec<Event>) -> Vec<Event> {
         let told = self.told.entry(site.to_owned()).or_default();
         let new: Vec<Event> = events.into_iter().filter(|event| event.number > *told).collect();
@@ -85,6 +101,16 @@ impl Watch {
         self.seen().cluster_ids.clone()
     }
 
+    /// Every sentence that a condition or decision ever said: `site: Type=Status Reason: message`.
+    pub fn said(&self) -> Vec<String> {
+        self.seen().said.iter().cloned().collect()
+    }
+
+    /// The smallest margin (alive voters less the quorum) that an executing site has told.
+    pub fn smallest_margin(&self) -> Option<i64> {
+        self.seen().smallest_margin
+    }
+
     /// Waits until `good` holds for the statuses; says what was awaited and how things stand if it never does.
     pub async fn until(
         &self,
@@ -136,6 +162,7 @@ impl Watch {
                 let id = status.cluster_id.as_deref().and_then(|id| u64::from_str_radix(id, 16).ok());
                 seen.cluster_ids.extend(id.map(|id| format!("{id:x}")));
                 seen.errors.remove(site);
+                seen.note(&status);
                 seen.statuses.insert(site.to_owned(), status);
             }
             Err(error) => {
