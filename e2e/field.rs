@@ -341,7 +341,7 @@ impl Field {
         Ok(outcome)
     }
 
-    /// Waits until some status has said all of these words in one sentence, at any time since the beginning.
+    /// Waits until some status has said all of these words in one sentence, since [`Watch::from_now`].
     pub async fn said(&self, words: &[&str]) -> Result<String> {
         let clock = Clock::start();
         loop {

@@ -19,8 +19,9 @@ fn s41(minor: Minor) -> Result<Outcome> {
         let before = field.members();
         let leader = field.leader().await?;
         let follower = field.other_than(&[&leader])?;
+        field.watch.from_now();
         field.net()?.cut(&leader, &follower, Traffic::All)?;
-        field.said(&["Reachable", &follower]).await?;
+        field.said(&["PeersReachable=False", &follower]).await?;
         field.writes(&writer).await?;
         ensure!(field.net()?.dropped(&follower)? > 0, "nothing was dropped");
         field.net()?.heal()?;

@@ -106,6 +106,13 @@ impl Watch {
         self.seen().said.iter().cloned().collect()
     }
 
+    /// Forgets what was said and the smallest margin: what is asked for from now on happened from now on.
+    pub fn from_now(&self) {
+        let mut seen = self.seen();
+        seen.said.clear();
+        seen.smallest_margin = None;
+    }
+
     /// The smallest margin (alive voters less the quorum) that an executing site has told.
     pub fn smallest_margin(&self) -> Option<i64> {
         self.seen().smallest_margin
