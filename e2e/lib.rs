@@ -3,5 +3,6 @@
 pub mod field;
 pub mod net;
 pub mod relay;
+pub mod stranger;
 pub mod suite;
 pub mod wan;

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use crate::net::{Net, enter};
 
@@ -43,7 +43,7 @@ pub struct Quality {
 struct Links {
     quality: BTreeMap<(String, String), Quality>,
     /// When the link has sent what it was given; connections share it.
-    free: BTreeMap<(String, String), Instant>,
+    free: BTreeMap<(String, String), Duration>,
     pieces: u32,
 }
 
@@ -55,6 +55,7 @@ pub struct Wan {
 
 #[derive(Debug, Clone)]
 struct Proxies {
+    clock: Clock,
     links: Arc<Mutex<Links>>,
     drain: Drain,
 }
@@ -62,7 +63,7 @@ struct Proxies {
 impl Wan {
     /// Starts the proxies of all sites, with perfect links.
     pub fn start(net: &Net, sites: &[String]) -> Result<Self> {
-        let proxies = Proxies { links: Arc::default(), drain: Drain::new() };
+        let proxies = Proxies { clock: Clock::start(), links: Arc::default(), drain: Drain::new() };
         for from in sites {
             let namespace = net.path(from)?;
             let mut doors = Vec::new();
@@ -109,7 +110,7 @@ impl Wan {
 
 impl Proxies {
     /// When a piece of this size arrives, if it is sent now; none if it never does.
-    fn arrival(&self, link: &(String, String), size: usize) -> Option<Instant> {
+    fn arrival(&self, link: &(String, String), size: usize) -> Option<Duration> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let quality = links.quality.get(link).copied().unwrap_or_default();
         if quality.cut {
@@ -120,7 +121,7 @@ impl Proxies {
         if quality.loss_one_in > 0 && links.pieces % quality.loss_one_in == 0 {
             delay += RETRANSMISSION + 2 * quality.delay;
         }
-        let mut sent = Instant::now();
+        let mut sent = self.clock.elapsed();
         if let Some(bandwidth) = quality.bandwidth {
             let begins = links.free.get(link).copied().map_or(sent, |free| free.max(sent));
             sent = begins + Duration::from_secs_f64(size as f64 / bandwidth as f64);
@@ -170,9 +171,9 @@ impl Proxies {
     }
 
     async fn carry(&self, link: (String, String), mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
-        let (queue, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(WINDOW);
+        let (queue, mut pieces) = mpsc::channel::<(Duration, Vec<u8>)>(WINDOW);
         let read = async move {
-            let mut last = Instant::now();
+            let mut last = Duration::ZERO;
             loop {
                 let mut piece = vec![0; 16 * 1024];
                 let Ok(size) = from.read(&mut piece).await else { return };
@@ -193,7 +194,7 @@ impl Proxies {
         };
         let write = async {
             while let Some((at, piece)) = pieces.recv().await {
-                tokio::time::sleep_until(at).await;
+                tokio::time::sleep(at.saturating_sub(self.clock.elapsed())).await;
                 if to.write_all(&piece).await.is_err() {
                     return;
                 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quorate_api::manifest::{self, Manifest};
-use quorate_core::id::FederationKey;
+use quorate_core::id::{FederationKey, SiteName, ZoneName};
 
 /// Larger files are not ours.
 const LIMIT: u64 = 1024 * 1024;
@@ -29,12 +29,33 @@ pub struct Folder {
     known: BTreeMap<FederationKey, Arc<Manifest>>,
     texts: BTreeMap<PathBuf, Vec<u8>>,
     problems: BTreeMap<PathBuf, String>,
+    here: Option<(SiteName, Vec<ZoneName>)>,
 }
 
 impl Folder {
     /// The folder at `path`; it need not exist.
     pub fn new(path: PathBuf) -> Self {
         Self { path, ..Self::default() }
+    }
+
+    /// The folder of a site with these zones: a file that asks for other zones here cannot be fulfilled.
+    #[must_use]
+    pub fn at(self, site: SiteName, zones: Vec<ZoneName>) -> Self {
+        Self { here: Some((site, zones)), ..self }
+    }
+
+    /// Which zone of the own site there is not, and what there is.
+    fn misfit(&self, manifest: &Manifest) -> Option<String> {
+        let (site, zones) = self.here.as_ref()?;
+        let (number, cluster) =
+            manifest.spec.clusters.iter().enumerate().find(|(_, cluster)| cluster.name == *site)?;
+        let absent = cluster.zones.iter().flatten().find(|zone| !zones.contains(zone))?;
+        let there: Vec<&str> = zones.iter().map(ZoneName::as_str).collect();
+        Some(format!(
+            "spec.clusters[{number}].zones: site {site} has no zone {absent}, it has {}; use one of these, or add it to \
+             `zones` in the configuration of its agent",
+            there.join(", ")
+        ))
     }
 
     /// What is wrong, by file.
@@ -79,15 +100,16 @@ impl Folder {
                 Ok(documents) => {
                     for document in documents {
                         match document {
-                            Ok(manifest) => match found.get(&manifest.key) {
-                                Some((other, _)) => {
+                            Ok(manifest) => match (found.get(&manifest.key), self.misfit(&manifest)) {
+                                (Some((other, _)), _) => {
                                     problem(format!(
                                         "{} is described in {} already",
                                         manifest.key,
                                         other.display()
                                     ));
                                 }
-                                None => {
+                                (None, Some(misfit)) => problem(format!("{}: {misfit}", manifest.key)),
+                                (None, None) => {
                                     found.insert(manifest.key.clone(), (path.clone(), Arc::new(manifest)));
                                 }
                             },
@@ -174,5 +196,25 @@ mod tests {
         assert_eq!(gone.iter().map(ToString::to_string).collect::<Vec<_>>(), ["etcd/a"]);
         fs::remove_file(folder.path().join("b.yaml")).unwrap();
         assert_eq!(look.look(), Changes::default(), "an empty folder is never a deletion");
+    }
+
+    #[test]
+    fn a_zone_that_the_own_site_has_not_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let zones = ["a", "b"].map(|zone| ZoneName::new(zone).unwrap()).to_vec();
+        let mut look = Folder::new(folder.path().to_owned()).at(SiteName::new("west").unwrap(), zones);
+        let file = folder.path().join("main.yaml");
+        let text = GOOD.replace("NAME", "main");
+        // Which zones another site has is its own business.
+        let other = text.replace("{name: east}", "{name: east, zones: [z9]}");
+        fs::write(&file, &other).unwrap();
+        assert_eq!(look.look().changed.len(), 1, "{:?}", look.problems());
+        fs::write(&file, text.replace("{name: west}", "{name: west, zones: [a, z9]}")).unwrap();
+        assert_eq!(look.look(), Changes::default());
+        let problem = &look.problems()[&file];
+        assert!(
+            problem.starts_with("etcd/main: spec.clusters[1].zones: site west has no zone z9, it has a, b"),
+            "{problem}"
+        );
     }
 }

@@ -157,7 +157,8 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
         drain.clone(),
     ));
     mesh.start(&drain);
-    let looking = manifests(Arc::clone(&registry), config.manifests.clone());
+    let folder = Folder::new(config.manifests.clone()).at(config.site.clone(), config.zones.clone());
+    let looking = manifests(Arc::clone(&registry), folder);
     drain.spawn_until(looking);
 
     drain.signalled().await;
@@ -176,8 +177,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Looks at the manifests until dropped.
-async fn manifests(registry: Arc<Registry>, path: PathBuf) {
-    let mut folder = Folder::new(path);
+async fn manifests(registry: Arc<Registry>, mut folder: Folder) {
     let mut tick = tokio::time::interval(LOOK);
     loop {
         tick.tick().await;

@@ -79,6 +79,11 @@ impl Site {
         self.folder.join("hosts")
     }
 
+    /// Where its agent listens for others.
+    pub fn mesh(&self) -> String {
+        format!("{}:{MESH_PORT}", self.address)
+    }
+
     /// The agent's socket.
     pub fn socket(&self) -> PathBuf {
         self.state().join("agent.sock")
@@ -240,6 +245,11 @@ impl Mesh {
             mesh.configure(site, &mesh.peers_of(site))?;
         }
         Ok(mesh)
+    }
+
+    /// The id of the mesh.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// A site by name.

@@ -90,6 +90,7 @@ pub async fn serve(
         limits,
         counters,
         sources: Arc::default(),
+        told: Refusals { clock: Clock::start(), last: Mutex::default() },
         drain: drain.clone(),
     });
     loop {
@@ -127,7 +128,36 @@ struct Server {
     limits: Limits,
     counters: Arc<Counters>,
     sources: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    told: Refusals,
     drain: Drain,
+}
+
+/// What was said of refused connections: the same of one source is said once in [`Refusals::AGAIN`], for a peer with a
+/// bad certificate calls every few seconds, and a scanner more often.
+#[derive(Debug)]
+struct Refusals {
+    clock: Clock,
+    last: Mutex<HashMap<(IpAddr, String), Duration>>,
+}
+
+impl Refusals {
+    const AGAIN: Duration = Duration::from_mins(10);
+    /// So many are remembered; beyond that a flood of sources is told of less.
+    const MOST: usize = 256;
+
+    fn tell(&self, source: IpAddr, reason: &str) {
+        let now = self.clock.elapsed();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|_, at| now.saturating_sub(*at) < Self::AGAIN);
+        let key = (source, reason.to_owned());
+        if last.contains_key(&key) || last.len() >= Self::MOST {
+            tracing::debug!(%source, reason, "connection refused");
+            return;
+        }
+        last.insert(key, now);
+        drop(last);
+        tracing::warn!(%source, reason, "connection refused");
+    }
 }
 
 impl Server {
@@ -139,7 +169,7 @@ impl Server {
         };
         let refused = |reason: &dyn std::fmt::Display| {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(%source, %reason, "connection refused");
+            self.told.tell(source.ip(), &reason.to_string());
         };
         let stream = tokio::select! {
             () = self.drain.signalled() => return,
