@@ -1,6 +1,7 @@
 //! Sites as separate processes with a real etcd.
 #![expect(clippy::unwrap_used, reason = "tests; a panic is their way to fail")]
 
+mod addresses;
 mod adopt;
 mod birth;
 mod demo;

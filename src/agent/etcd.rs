@@ -31,8 +31,8 @@ enum Use {
     Hash,
 }
 
-/// Where an own slot listens.
-pub type Listens = Arc<dyn Fn(&Slot) -> Listen + Send + Sync>;
+/// Where an own slot listens, once it has its address.
+pub type Listens = Arc<dyn Fn(&Slot) -> Option<Listen> + Send + Sync>;
 
 /// The addresses of one own member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,12 +77,12 @@ impl EtcdPorts {
         if let Some(client) = lock(&self.clients).get(slot) {
             return Some(client.clone());
         }
+        let Listen { address, client, .. } = (self.listens)(slot)?;
         let pair = Pair::at(self.pki.folder(), "etcd-client");
         let made = self.pki.ensure(&Leaf::AgentEtcdClient, &pair);
         let tls = made.map_err(|error| error.to_string()).and_then(|_| {
             EtcdTls::load(self.pki.root_path(Root::Client), pair).map_err(|error| error.to_string())
         });
-        let Listen { address, client, .. } = (self.listens)(slot);
         let endpoint = format!("https://{}", SocketAddr::new(address, client));
         let connected = match tls {
             Ok(tls) => EtcdClient::connect(&endpoint, &tls).await.map_err(|error| error.to_string()),
@@ -139,7 +139,7 @@ impl EtcdPorts {
     }
 
     async fn ready(&self, slot: &Slot) -> bool {
-        let Listen { address, metrics, .. } = (self.listens)(slot);
+        let Some(Listen { address, metrics, .. }) = (self.listens)(slot) else { return false };
         tokio::time::timeout(LOOK, ready(SocketAddr::new(address, metrics)))
             .await
             .is_ok_and(|ready| ready.is_ok())

@@ -66,12 +66,15 @@ pub struct Supervised {
     pub uid: Uid,
     /// The slot.
     pub slot: Slot,
-    /// Its peer URL.
-    pub peer_url: PeerUrl,
 }
 
 /// Runs the supervisors of the own slots.
 pub trait Runtime: Send + Sync + 'static {
+    /// Gives each of these slots its address, if it has none; durable when it returns, and never changed for a living
+    /// member.
+    fn place(&self, slots: &[Slot]) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// The one peer URL of an own slot that has its address.
+    fn peer_url(&self, slot: &Slot) -> Option<PeerUrl>;
     /// Makes certificates and starts a supervisor, or adopts the one that runs. Idempotent.
     fn supervise(&self, wanted: &Supervised) -> impl Future<Output = Result<(), Fault>> + Send;
     /// Supervises again what was supervised before, without knowing the record: the guard makes that safe.

@@ -17,7 +17,7 @@ use crate::federation::{Federation, Handle, Message, Names, Snapshot};
 use crate::metrics::Metrics;
 use crate::peers::{FederationPeers, Mesh};
 use crate::ports::{self, Ports, Runtime as _, World};
-use crate::process::{ProcessRuntime, Setup};
+use crate::process::{Addresses, ProcessRuntime, Setup};
 use crate::store::{self, FileRecords};
 
 /// The real adapters of the process runtime.
@@ -58,6 +58,8 @@ impl ports::Rng for ThreadRng {
 pub struct Parts {
     /// The site's configuration.
     pub config: Arc<SiteConfig>,
+    /// The addresses of its members.
+    pub addresses: Arc<Addresses>,
     /// Its certificates.
     pub pki: SitePki,
     /// The agent's identity.
@@ -121,10 +123,11 @@ impl Registry {
         if let Some(running) = lock(&self.running).get(key) {
             return running.handle.clone();
         }
-        let Parts { config, pki, tls, mesh, metrics, executable, clock } = &self.parts;
+        let Parts { config, addresses, pki, tls, mesh, metrics, executable, clock } = &self.parts;
         let folder = store::folder(&config.state_dir, key);
         let setup = Setup {
             site: Arc::clone(config),
+            addresses: Arc::clone(addresses),
             pki: pki.clone(),
             tls: tls.clone(),
             executable: executable.clone(),
@@ -132,10 +135,11 @@ impl Registry {
         };
         let runtime = Arc::new(ProcessRuntime::new(setup, key.clone(), self.drain.clone()));
         let listens = {
-            let config = Arc::clone(config);
+            let (addresses, key) = (Arc::clone(addresses), key.clone());
             Arc::new(move |slot: &Slot| {
-                let ports = config.member_ports(slot.ordinal);
-                Listen { address: config.address, client: ports.client, metrics: ports.metrics }
+                let address = addresses.get(&key, slot)?;
+                let (client, metrics) = (address.ports.client, address.ports.metrics);
+                Some(Listen { address: address.bind, client, metrics })
             })
         };
         let ports: Ports<Real> = Ports {
@@ -146,7 +150,8 @@ impl Registry {
             clock: Arc::new(SiteClock(*clock)),
             rng: Arc::new(ThreadRng),
         };
-        let (task, handle) = Federation::open(self.names(key), ports, Arc::clone(metrics)).await;
+        let names = Names { site: config.site.clone(), federation: key.clone() };
+        let (task, handle) = Federation::open(names, ports, Arc::clone(metrics)).await;
         {
             let mut running = lock(&self.running);
             // Only one task per federation, whoever came first.
@@ -158,20 +163,6 @@ impl Registry {
         self.drain.spawn(task.run(self.drain.clone()));
         mesh.enter(key, handle.clone()).await;
         handle
-    }
-
-    fn names(&self, key: &FederationKey) -> Names {
-        let config = Arc::clone(&self.parts.config);
-        let (for_clients, federation) = (Arc::clone(&config), key.clone());
-        Names {
-            site: config.site.clone(),
-            federation: key.clone(),
-            peer_urls: Arc::new(move |slot| config.peer_url(slot, &federation)),
-            client_urls: Arc::new(move |slot| {
-                let port = for_clients.member_ports(slot.ordinal).client;
-                format!("https://{}", std::net::SocketAddr::new(for_clients.address, port))
-            }),
-        }
     }
 
     /// Ends all supervisors and their etcds.

@@ -20,6 +20,7 @@ use crate::manifests::Folder;
 use crate::metrics::Metrics;
 use crate::peers::{self, Mesh};
 use crate::ports::Rng as _;
+use crate::process::Addresses;
 use crate::registry::{Parts, Registry, ThreadRng};
 use crate::store::{self, Fixed, StateFolder};
 
@@ -118,8 +119,10 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
     let socket_path = config.socket();
     let socket =
         http::socket(&socket_path).map_err(|source| Error::Socket { path: socket_path.clone(), source })?;
+    let known = state.federations();
     let parts = Parts {
         config: Arc::clone(&config),
+        addresses: Arc::new(Addresses::load(Arc::clone(&config), &known)),
         pki: pki.clone(),
         tls: tls.clone(),
         mesh: Arc::clone(&mesh),
@@ -141,7 +144,7 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
     drain.spawn(tls.clone().follow(RELOAD, drain.child()));
     drain.spawn_until(renew(pki, tls.clone(), Arc::clone(&metrics)));
     // Records first: a member whose manifest is gone is still ours.
-    for key in state.federations() {
+    for key in known {
         registry.federation(&key).await;
     }
     registry.done("records are read");

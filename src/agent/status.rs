@@ -174,6 +174,7 @@ fn member(names: &Names, view: &View, m: &MemberView) -> MemberStatus {
         role: if m.learner { "learner" } else { "voter" }.to_owned(),
         state: state.to_owned(),
         reason: reason.map(str::to_owned),
+        peer_url: m.peer_url.to_string(),
         db_size: db_size(view, m.id),
         version: m.version.map(|v| v.to_string()).unwrap_or_default(),
         leader: view.leader == Some(m.id),

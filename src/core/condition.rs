@@ -90,6 +90,9 @@ pub struct MemberStatus {
     /// Why it is not alive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Its peer URL, as etcd lists it.
+    #[serde(default, rename = "peerURL")]
+    pub peer_url: String,
     /// Database size, bytes.
     pub db_size: u64,
     /// etcd's version.

@@ -115,6 +115,18 @@ impl<W: World> Federation<W> {
         }
     }
 
+    /// Gives new slots their addresses before anything is said of them.
+    pub(super) async fn place(&mut self) {
+        let mut slots = self.own_slots();
+        slots.retain(|slot| self.ports.runtime.peer_url(slot).is_none());
+        if slots.is_empty() || self.now() < self.local.again_at {
+            return;
+        }
+        if let Err(error) = self.ports.runtime.place(&slots).await {
+            self.fail("address", &error);
+        }
+    }
+
     fn next_local(&self) -> Option<LocalAction> {
         let (spec, layout) = self.spec()?;
         let mut reports = self.ports.runtime.reports();
@@ -226,8 +238,7 @@ impl<W: World> Federation<W> {
 
     fn supervise(&mut self, slot: Slot) {
         let Some(uid) = self.record.uid else { return };
-        let peer_url = self.names.peer_url(&slot);
-        let wanted = Supervised { uid, slot, peer_url };
+        let wanted = Supervised { uid, slot };
         let runtime = Arc::clone(&self.ports.runtime);
         self.begin(Done::Other("supervise"), async move { runtime.supervise(&wanted).await });
     }

@@ -1,6 +1,5 @@
 //! What goes into and comes out of a federation's task.
 
-use std::fmt;
 use std::sync::Arc;
 
 use quorate_api::manifest::Manifest;
@@ -11,7 +10,7 @@ use quorate_core::federation::observed::{
     DataCheck, MemberList, RecordSummary, SiteObservation, Status as Seen,
 };
 use quorate_core::federation::view::View;
-use quorate_core::id::{FederationKey, MemberId, PeerUrl, SiteName, Slot, Term};
+use quorate_core::id::{FederationKey, MemberId, SiteName, Slot, Term};
 use quorate_core::intent::record::Record;
 use quorate_core::intent::{Intent, Resolution};
 use quorate_core::reason::Reason;
@@ -118,33 +117,13 @@ pub(crate) struct Sampled {
     pub(crate) leading: Option<(Slot, MemberList, Term)>,
 }
 
-/// Who this is, and what its members are called.
-#[derive(Clone)]
+/// Who this is.
+#[derive(Debug, Clone)]
 pub struct Names {
     /// The own site.
     pub site: SiteName,
     /// The federation.
     pub federation: FederationKey,
-    /// The peer URL of an own slot.
-    pub peer_urls: Arc<dyn Fn(&Slot) -> PeerUrl + Send + Sync>,
-    /// The client URL of an own slot.
-    pub client_urls: Arc<dyn Fn(&Slot) -> String + Send + Sync>,
-}
-
-impl Names {
-    /// The peer URL of an own slot.
-    pub fn peer_url(&self, slot: &Slot) -> PeerUrl {
-        (self.peer_urls)(slot)
-    }
-}
-
-impl fmt::Debug for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Names")
-            .field("site", &self.site)
-            .field("federation", &self.federation)
-            .finish_non_exhaustive()
-    }
 }
 
 /// What people may see of a federation.

@@ -198,6 +198,7 @@ impl<W: World> Federation<W> {
         let began = self.now();
         self.last.reports = self.ports.runtime.version();
         self.admit_strangers();
+        self.place().await;
         // Each round changes the record once at most; the bound only keeps a mistake from spinning.
         for _ in 0..16 {
             self.observe();
@@ -418,14 +419,21 @@ impl<W: World> Federation<W> {
         self.ports.rng.uuid()
     }
 
-    fn urls(&self) -> Vec<(Slot, PeerUrl)> {
+    /// The own slots: wanted ones, and those in which something lives.
+    fn own_slots(&self) -> Vec<Slot> {
         let layout = self.spec().map(|(_, layout)| layout.slots).unwrap_or_default();
-        let lives = self.record.incarnations.iter().map(|i| i.slot.clone());
+        let lives = self.record.incarnations.iter().filter(|i| !i.archived).map(|i| i.slot.clone());
         let mut slots: Vec<Slot> =
             layout.into_iter().chain(lives).filter(|s| s.site == self.names.site).collect();
         slots.sort();
         slots.dedup();
-        slots.into_iter().map(|slot| (slot.clone(), self.names.peer_url(&slot))).collect()
+        slots
+    }
+
+    /// The peer URLs of the own slots that have one.
+    fn urls(&self) -> Vec<(Slot, PeerUrl)> {
+        let url = |slot: Slot| self.ports.runtime.peer_url(&slot).map(|url| (slot, url));
+        self.own_slots().into_iter().filter_map(url).collect()
     }
 
     fn event(&self, kind: &'static str, text: String) {

@@ -220,18 +220,18 @@ impl<W: World> Federation<W> {
         let member = |i: &quorate_core::federation::member::Incarnation| {
             let report = reports.iter().find(|r| r.slot == i.slot);
             let here = report.filter(|r| r.incarnation.as_ref().is_some_and(|there| there.id == i.id));
-            LocalMember {
+            Some(LocalMember {
                 slot: i.slot.clone(),
                 incarnation: i.id,
                 state: i.state,
                 member: i.member,
-                peer_url: self.names.peer_url(&i.slot),
+                peer_url: self.ports.runtime.peer_url(&i.slot)?,
                 process: here.map_or(Process::Unknown, |r| r.process.clone()),
                 status: self.look.statuses.get(&i.slot).filter(|s| Some(s.member) == i.member).cloned(),
                 certificates_good: self.ports.runtime.certificates_good(&i.slot),
-            }
+            })
         };
-        incarnations.map(member).collect()
+        incarnations.filter_map(member).collect()
     }
 
     fn claim(&self) -> Option<LeaderClaim> {

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use quorate_api::config::MemberPorts;
 use quorate_core::id::{FederationKey, PeerUrl, Slot, Uid};
 use serde::{Deserialize, Serialize};
 
@@ -12,15 +13,6 @@ use crate::ports::Supervised;
 
 pub(super) const FORMAT: &str = "quorate.member/1";
 pub(super) const FILE: &str = "member.json";
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Ports {
-    pub(super) member: u16,
-    pub(super) http: u16,
-    pub(super) client: u16,
-    pub(super) peer: u16,
-    pub(super) metrics: u16,
-}
 
 /// The files of one member below `<volume>/pki`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -66,7 +58,7 @@ pub(super) struct Member {
     pub(super) volume: PathBuf,
     pub(super) etcd_dir: PathBuf,
     pub(super) bind: IpAddr,
-    pub(super) ports: Ports,
+    pub(super) ports: MemberPorts,
     pub(super) peer_url: PeerUrl,
     pub(super) client_urls: Vec<String>,
     pub(super) certificates: Certificates,
@@ -75,17 +67,16 @@ pub(super) struct Member {
     pub(super) log_level: String,
 }
 
+/// What the supervisor of a volume was told, if that can be read.
+pub(super) fn read(path: &Path) -> Option<Member> {
+    let member: Member = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    (member.format == FORMAT).then_some(member)
+}
+
 /// The slots that were supervised before, from their volumes.
 pub(super) fn found(members: &Path) -> Vec<Supervised> {
     let Ok(entries) = fs::read_dir(members) else { return Vec::new() };
-    let read = |path: PathBuf| {
-        let member: Member = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        (member.format == FORMAT).then_some(Supervised {
-            uid: member.uid,
-            slot: member.slot,
-            peer_url: member.peer_url,
-        })
-    };
+    let read = |path: PathBuf| read(&path).map(|member| Supervised { uid: member.uid, slot: member.slot });
     entries.flatten().filter_map(|entry| read(entry.path().join(FILE))).collect()
 }
 
@@ -109,7 +100,7 @@ mod tests {
             slot: slot.clone(),
             etcd_dir: PathBuf::from("/opt/etcd"),
             bind: "127.0.1.1".parse().unwrap(),
-            ports: Ports { member: 1, http: 2, client: 3, peer: 4, metrics: 5 },
+            ports: MemberPorts { member: 1, http: 2, client: 3, peer: 4, metrics: 5 },
             peer_url: PeerUrl("https://main-east-1.east.test:2390".into()),
             client_urls: vec!["https://127.0.1.1:2389".to_owned()],
             certificates: Certificates::in_folder(&volume.join("pki")),
@@ -128,7 +119,7 @@ mod tests {
             quorate_member::options::Certificates::in_folder(&volume.join("pki"))
         );
         assert_eq!(serde_json::to_value(&options).unwrap(), serde_json::to_value(&member).unwrap());
-        let wanted = Supervised { uid: Uid(7), slot, peer_url: member.peer_url };
+        let wanted = Supervised { uid: Uid(7), slot };
         assert_eq!(found(&folder.path().join("members")), [wanted]);
     }
 }

@@ -1,6 +1,7 @@
 //! The process runtime: one `quorate member` process per own slot, in a session of its own, so that it outlives the
 //! agent; after a restart of the agent it is adopted.
 
+mod addresses;
 mod child;
 mod config;
 mod slot;
@@ -15,7 +16,7 @@ use quorate_api::document::format;
 use quorate_api::member::member_client::MemberClient;
 use quorate_api::member::{GrantRequest, StopRequest};
 use quorate_core::federation::member::{DirFacts, Grant, IncarnationState, MemberReport, Process};
-use quorate_core::id::{FederationKey, IncarnationId, Slot, Uid};
+use quorate_core::id::{FederationKey, IncarnationId, PeerUrl, Slot, Uid};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::pki::{self, SitePki};
@@ -26,6 +27,7 @@ use tonic::transport::Channel;
 use crate::metrics::Metrics;
 use crate::ports::{Fault, Runtime, Supervised};
 use crate::store;
+pub use addresses::{Address, Addresses};
 use config::Certificates;
 
 /// Certificates are looked at this often; the files of all slots of a large site would be many otherwise.
@@ -38,6 +40,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// What all slots of one federation share.
 struct Shared {
     site: Arc<SiteConfig>,
+    addresses: Arc<Addresses>,
     federation: FederationKey,
     pki: SitePki,
     tls: TlsStore,
@@ -72,6 +75,8 @@ pub struct ProcessRuntime {
 pub struct Setup {
     /// The site's configuration.
     pub site: Arc<SiteConfig>,
+    /// The addresses of its members.
+    pub addresses: Arc<Addresses>,
     /// Its certificates.
     pub pki: SitePki,
     /// The agent's identity, for the member API.
@@ -85,10 +90,11 @@ pub struct Setup {
 impl ProcessRuntime {
     /// Supervises nothing yet. `drain` ends the watching, not the members.
     pub fn new(setup: Setup, federation: FederationKey, drain: Drain) -> Self {
-        let Setup { site, pki, tls, executable, metrics } = setup;
+        let Setup { site, addresses, pki, tls, executable, metrics } = setup;
         let folder = store::folder(&site.state_dir, &federation);
         let shared = Shared {
             site,
+            addresses,
             federation,
             pki,
             tls,
@@ -122,6 +128,24 @@ impl Shared {
 
     fn volume(&self, slot: &Slot) -> PathBuf {
         self.folder.join("members").join(slot.name(&self.federation.name))
+    }
+
+    /// The address of a slot.
+    fn address(&self, slot: &Slot) -> Result<Address, Fault> {
+        let found = self.addresses.get(&self.federation, slot);
+        found.ok_or_else(|| Fault::new(format!("{slot} has no address yet")))
+    }
+
+    /// Writes to the disk, so not on a thread that others wait for.
+    async fn on_disk(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<(), addresses::Error> + Send + 'static,
+    ) -> Result<(), Fault> {
+        let shared = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || work(&shared)).await {
+            Ok(result) => result.map_err(|error| Fault::from_error(&error)),
+            Err(error) => Err(Fault::from_error(&error)),
+        }
     }
 
     fn changed(&self) {
@@ -201,6 +225,15 @@ fn refused(status: &tonic::Status) -> Fault {
 }
 
 impl Runtime for ProcessRuntime {
+    async fn place(&self, slots: &[Slot]) -> Result<(), Fault> {
+        let slots = slots.to_vec();
+        self.shared.on_disk(move |shared| shared.addresses.place(&shared.federation, &slots)).await
+    }
+
+    fn peer_url(&self, slot: &Slot) -> Option<PeerUrl> {
+        self.shared.addresses.get(&self.shared.federation, slot).map(|address| address.peer_url)
+    }
+
     async fn supervise(&self, wanted: &Supervised) -> Result<(), Fault> {
         if self.shared.lock().contains_key(&wanted.slot) {
             return Ok(());
@@ -231,8 +264,7 @@ impl Runtime for ProcessRuntime {
     }
 
     async fn grant(&self, grant: &Grant) -> Result<(), Fault> {
-        let wanted =
-            Supervised { uid: grant.uid, slot: grant.slot.clone(), peer_url: grant.peer_url.clone() };
+        let wanted = Supervised { uid: grant.uid, slot: grant.slot.clone() };
         // The volume may have been emptied since its supervisor was started.
         slot::prepared(&self.shared, &wanted).await?;
         let body = serde_json::to_vec(grant).map_err(|error| Fault::from_error(&error))?;
@@ -260,7 +292,8 @@ impl Runtime for ProcessRuntime {
         }
         child::stop(&self.shared.volume(slot), process, STOP_PATIENCE).await;
         self.shared.changed();
-        Ok(())
+        let slot = slot.clone();
+        self.shared.on_disk(move |shared| shared.addresses.forget(&shared.federation, &slot)).await
     }
 
     async fn stop_all(&self) {

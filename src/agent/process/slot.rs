@@ -15,8 +15,8 @@ use quorate_link::pki::{Leaf, Pair};
 use quorate_link::transport::dial;
 use tonic::transport::Channel;
 
-use super::config::{self, Certificates, Member, Ports};
-use super::{Shared, child};
+use super::config::{self, Certificates, Member};
+use super::{Address, Shared, child};
 use crate::ports::{Fault, Supervised};
 
 /// After the end of a supervisor: quickly at first, it may have been killed by mistake.
@@ -46,9 +46,10 @@ pub(super) async fn prepared(shared: &Arc<Shared>, wanted: &Supervised) -> Resul
 fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
     let volume = shared.volume(&wanted.slot);
     durable::create_folder(&volume).map_err(|error| Fault::from_error(&error))?;
-    let files = certificates(shared, wanted, &volume)?;
+    let address = shared.address(&wanted.slot)?;
+    let files = certificates(shared, wanted, &address, &volume)?;
+    let Address { ordinal: _, bind, ports, peer_url } = address;
     let site = &shared.site;
-    let ports = site.member_ports(wanted.slot.ordinal);
     let slot_name = wanted.slot.name(&shared.federation.name);
     let member = Member {
         format: config::FORMAT.to_owned(),
@@ -57,16 +58,10 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
         slot: wanted.slot.clone(),
         outside_mark: crate::store::mark_path(&shared.folder, &slot_name),
         etcd_dir: site.etcd_dir.clone().unwrap_or_else(|| PathBuf::from("/usr/local/bin")),
-        bind: site.address,
-        ports: Ports {
-            member: ports.member,
-            http: ports.http,
-            client: ports.client,
-            peer: ports.peer,
-            metrics: ports.metrics,
-        },
-        peer_url: wanted.peer_url.clone(),
-        client_urls: vec![format!("https://{}", SocketAddr::new(site.address, ports.client))],
+        bind,
+        ports,
+        peer_url,
+        client_urls: vec![format!("https://{}", SocketAddr::new(bind, ports.client))],
         certificates: files,
         trust_domain: site.trust_domain.clone(),
         log_level: site.log_level.clone(),
@@ -87,23 +82,21 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
 fn certificates(
     shared: &Shared,
     wanted: &Supervised,
+    address: &Address,
     volume: &std::path::Path,
 ) -> Result<Certificates, Fault> {
     let pki = &shared.pki;
     let files = Certificates::in_folder(&volume.join("pki"));
     let uid = wanted.uid.to_string();
     let slot = wanted.slot.name(&shared.federation.name).to_string();
-    let host = wanted.peer_url.host().to_owned();
+    let host = address.peer_url.host().to_owned();
     let pair = |cert: &PathBuf, key: &PathBuf| Pair { cert: cert.clone(), key: key.clone() };
     let leaves = [
         (Leaf::MemberApi { uid: uid.clone(), slot: slot.clone() }, pair(&files.api_cert, &files.api_key)),
         (Leaf::PeerServer { uid: uid.clone(), host: host.clone() }, pair(&files.peer_cert, &files.peer_key)),
         (Leaf::PeerClient { uid, slot }, pair(&files.peer_client_cert, &files.peer_client_key)),
         (
-            Leaf::EtcdServer {
-                hosts: vec![host, "localhost".to_owned()],
-                addresses: vec![shared.site.address],
-            },
+            Leaf::EtcdServer { hosts: vec![host, "localhost".to_owned()], addresses: vec![address.bind] },
             pair(&files.client_cert, &files.client_key),
         ),
     ];
@@ -127,8 +120,8 @@ fn certificates(
 
 /// A connection to the member API of a slot; made at the first call and again after a loss.
 pub(super) fn channel(shared: &Shared, wanted: &Supervised) -> Result<Channel, Fault> {
-    let port = shared.site.member_ports(wanted.slot.ordinal).member;
-    let address = SocketAddr::new(shared.site.address, port).to_string();
+    let Address { bind, ports, .. } = shared.address(&wanted.slot)?;
+    let address = SocketAddr::new(bind, ports.member).to_string();
     let slot = wanted.slot.name(&shared.federation.name).to_string();
     let member = Identity::member(wanted.uid.to_string(), wanted.slot.site.to_string(), slot);
     dial::connect(&address, &shared.tls, member).map_err(|error| Fault::from_error(&error))

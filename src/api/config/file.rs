@@ -37,7 +37,8 @@ struct File {
     /// etcd's peer URLs are `https://<slot>.<peerDomain>:<peer port>`; every site must be able to resolve them.
     /// Default: `<site>.<trustDomain>`.
     peer_domain: Option<String>,
-    /// The ports of the agent and of the member with ordinal 0; each further member takes 10 more.
+    /// The ports of the agent and of the first federation's member with ordinal 0; each further member takes 10 more,
+    /// each further federation 100 more. What a member has once is kept in `<stateDir>/federations/*/addresses.json`.
     ports: PortsFile,
     /// The folder with `etcd`, or with `etcd-<minor>/etcd`. Default: looked for on PATH.
     etcd_dir: Option<String>,

@@ -4,16 +4,17 @@
 
 mod cidr;
 mod file;
+mod ports;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use quorate_core::federation::layout::MAX_VOTERS;
-use quorate_core::id::{FederationKey, PeerUrl, SiteName, Slot, ZoneName};
+use quorate_core::id::{PeerUrl, SiteName, ZoneName};
 use serde::Serialize;
 
 pub use cidr::Cidr;
 pub use file::Key;
+pub use ports::{MemberPorts, Ports};
 
 use crate::problem::{Problem, joined};
 
@@ -48,7 +49,7 @@ pub struct SiteConfig {
     pub address: IpAddr,
     /// Peer URLs are `https://<slot name>.<peerDomain>:<peer port>`.
     pub peer_domain: String,
-    /// The ports of the agent and of the member with ordinal 0.
+    /// The ports of the agent and of the first federation's member with ordinal 0.
     pub ports: Ports,
     /// The folder with etcd's binary.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,74 +61,6 @@ pub struct SiteConfig {
     pub peer_cidrs: Vec<Cidr>,
     /// A level, or a list of `target=level`.
     pub log_level: String,
-}
-
-/// The ports of an agent and its first member, or of one member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Ports {
-    /// Mesh gRPC of the agent.
-    pub agent: u16,
-    /// Member API.
-    pub member: u16,
-    /// `/livez`, `/readyz`, `/metrics`.
-    pub http: u16,
-    /// etcd's clients.
-    pub client: u16,
-    /// etcd's peers.
-    pub peer: u16,
-    /// etcd's metrics and health.
-    pub metrics: u16,
-}
-
-impl Default for Ports {
-    fn default() -> Self {
-        Self { agent: 8443, member: 8444, http: 8080, client: 2379, peer: 2380, metrics: 2381 }
-    }
-}
-
-/// The distance between the ports of two members of one site.
-const MEMBER_STEP: u16 = 10;
-
-impl Ports {
-    /// The ports of the member with this ordinal; see [`SiteConfig::member_ports`].
-    fn of_member(self, ordinal: u32) -> Self {
-        let offset = u16::try_from(ordinal).unwrap_or(u16::MAX).saturating_mul(MEMBER_STEP);
-        let at = |base: u16| base.saturating_add(offset);
-        Self {
-            agent: self.agent,
-            member: at(self.member),
-            http: at(self.http.saturating_add(1)),
-            client: at(self.client),
-            peer: at(self.peer),
-            metrics: at(self.metrics),
-        }
-    }
-
-    /// Two names of ports that would be the same one, for a site with as many members as a federation may have.
-    fn collision(self) -> Option<String> {
-        let mut taken = vec![("agent".to_owned(), self.agent), ("http".to_owned(), self.http)];
-        for ordinal in 0..MAX_VOTERS {
-            let ports = self.of_member(ordinal);
-            let own = [
-                ("member", ports.member),
-                ("http", ports.http),
-                ("client", ports.client),
-                ("peer", ports.peer),
-                ("metrics", ports.metrics),
-            ];
-            for (name, port) in own {
-                let name = format!("{name} of member {ordinal}");
-                if port > u16::MAX - MEMBER_STEP {
-                    return Some(format!("{name} would be {port}, which is too high"));
-                }
-                if let Some((other, _)) = taken.iter().find(|(_, other)| *other == port) {
-                    return Some(format!("{name} and {other} would both be {port}"));
-                }
-                taken.push((name, port));
-            }
-        }
-        None
-    }
 }
 
 /// The agent of another site.
@@ -154,16 +87,9 @@ pub fn load(
 }
 
 impl SiteConfig {
-    /// The one peer URL of a slot of this site.
-    pub fn peer_url(&self, slot: &Slot, federation: &FederationKey) -> PeerUrl {
-        let name = slot.name(&federation.name);
-        let port = self.member_ports(slot.ordinal).peer;
-        PeerUrl(format!("https://{name}.{}:{port}", self.peer_domain).into())
-    }
-
-    /// The ports of the member with this ordinal: base + 10 × ordinal; its http port starts one above the agent's.
-    pub fn member_ports(&self, ordinal: u32) -> Ports {
-        self.ports.of_member(ordinal)
+    /// The one peer URL of a slot of this site, by the slot's name and its peer port.
+    pub fn peer_url(&self, slot_name: &str, port: u16) -> PeerUrl {
+        PeerUrl(format!("https://{slot_name}.{}:{port}", self.peer_domain).into())
     }
 
     /// Whether a peer may be at this address.

@@ -33,18 +33,12 @@ fn a_good_file_is_read_and_the_rest_is_default() {
 }
 
 #[test]
-fn members_take_ten_ports_more_each() {
+fn a_peer_url_has_the_slot_the_domain_and_the_port() {
     let config = parse(GOOD).unwrap();
-    let ports = config.member_ports(2);
     assert_eq!(
-        (ports.member, ports.http, ports.client, ports.peer, ports.metrics),
-        (8464, 8101, 2399, 2400, 2401)
+        config.peer_url("main-east-1", 2390).to_string(),
+        "https://main-east-1.east.quorate.test:2390"
     );
-    assert_eq!(config.member_ports(0).http, 8081);
-    let key = serde_json::from_value(serde_json::json!({"namespace": "etcd", "name": "main"})).unwrap();
-    let slot =
-        serde_json::from_value(serde_json::json!({"site": "east", "ordinal": 1, "zone": "a"})).unwrap();
-    assert_eq!(config.peer_url(&slot, &key).to_string(), "https://main-east-1.east.quorate.test:2390");
 }
 
 #[test]

@@ -155,6 +155,9 @@ pub struct Member {
     /// Why it is not alive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Its peer URL, as etcd lists it.
+    #[serde(rename = "peerURL")]
+    pub peer_url: String,
     /// Size of its database in bytes.
     #[schemars(extend("format" = "int64"))]
     pub db_size: u64,
@@ -330,8 +333,9 @@ impl From<ArithmeticStatus> for Arithmetic {
 
 impl From<MemberStatus> for Member {
     fn from(status: MemberStatus) -> Self {
-        let MemberStatus { name, id, site, zone, role, state, reason, db_size, version, leader } = status;
-        Self { name, id, site, zone, role, state, reason, db_size, version, leader }
+        let MemberStatus { name, id, site, zone, role, state, reason, peer_url, db_size, version, leader } =
+            status;
+        Self { name, id, site, zone, role, state, reason, peer_url, db_size, version, leader }
     }
 }
 

@@ -380,7 +380,7 @@ fn problems(status: &Status) -> String {
 pub(super) fn members(status: &Status, wide: bool) -> String {
     let mut headings = vec!["MEMBER", "ROLE", "STATE", "SITE", "ZONE", "VERSION", "DB SIZE"];
     if wide {
-        headings.push("ID");
+        headings.extend(["ID", "PEER URL"]);
     }
     let row = |member: &MemberStatus| {
         let role = if member.leader { "leader".to_owned() } else { member.role.clone() };
@@ -399,7 +399,7 @@ pub(super) fn members(status: &Status, wide: bool) -> String {
             size,
         ];
         if wide {
-            row.push(member.id.clone());
+            row.extend([member.id.clone(), member.peer_url.clone()]);
         }
         row
     };

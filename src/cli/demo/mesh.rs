@@ -31,7 +31,8 @@ pub const MESH_PORT: u16 = 8443;
 pub const CLIENT_PORT: u16 = 2379;
 /// What the first member of a site and its agent bind.
 const PORTS: [u16; 7] = [MESH_PORT, 8444, 8080, 8081, CLIENT_PORT, 2380, 2381];
-/// How many members of a site have a name.
+/// The federations whose members have a name, and how many members of a site have one.
+const FEDERATIONS: [&str; 2] = ["main", "second"];
 const ORDINALS: u32 = 8;
 /// What runs if the manifest names no version.
 const DEFAULT_MINOR: Minor = Minor::V3_6;
@@ -128,8 +129,10 @@ impl Site {
             text.push('\n');
         }
         for (Self { name, .. }, address) in sites {
-            for ordinal in 0..ORDINALS {
-                writeln!(text, "{address} main-{name}-{ordinal}.{name}.{TRUST_DOMAIN}")?;
+            for federation in FEDERATIONS {
+                for ordinal in 0..ORDINALS {
+                    writeln!(text, "{address} {federation}-{name}-{ordinal}.{name}.{TRUST_DOMAIN}")?;
+                }
             }
         }
         // In place: the file is mounted.

@@ -235,6 +235,15 @@ fn waiting(slot: &Slot) -> MemberReport {
 }
 
 impl Runtime for FakeRuntime {
+    async fn place(&self, _: &[Slot]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn peer_url(&self, slot: &Slot) -> Option<PeerUrl> {
+        let url = format!("https://main-{}-{}.{}.test:2380", slot.site, slot.ordinal, slot.site);
+        Some(PeerUrl(url.into()))
+    }
+
     async fn supervise(&self, wanted: &Supervised) -> Result<(), Fault> {
         if !self.reports.lock().unwrap().contains_key(&wanted.slot) {
             self.set(waiting(&wanted.slot));
@@ -540,14 +549,7 @@ impl Sites {
             clock: Arc::new(FakeClock(self.clock)),
             rng: Arc::new(Counter(AtomicU64::new(u64::from(name.as_bytes()[0]) * 1000), 9)),
         };
-        let url =
-            |slot: &Slot| format!("https://main-{}-{}.{}.test:2380", slot.site, slot.ordinal, slot.site);
-        let names = Names {
-            site: me.clone(),
-            federation: key(),
-            peer_urls: Arc::new(move |slot| PeerUrl(url(slot).into())),
-            client_urls: Arc::new(ToString::to_string),
-        };
+        let names = Names { site: me.clone(), federation: key() };
         let metrics = Metrics::shared();
         let (task, handle) = Federation::open(names, ports, Arc::clone(&metrics)).await;
         drain.spawn(task.run(drain.clone()));
