@@ -4,7 +4,7 @@
 use crate::federation::observed::{DataCheck, ListedMember, MemberList, SlotOffer};
 use crate::federation::view::{LearnerTrack, Life, MemberView, View, Wish};
 use crate::id::{Index, MemberId, Revision, SiteName, Slot};
-use crate::intent::{Operation, OperationKind};
+use crate::intent::{IntentKind, Operation, OperationKind};
 use crate::membership::quorum::{after, arithmetic, quorum};
 use crate::membership::safety::{self, EVEN_STATE_MS, Proposed};
 use crate::membership::step::{Decision, Step, StepKind};
@@ -20,7 +20,9 @@ pub fn next(view: &View, wish: &Wish) -> Decision {
     {
         return Decision::Wait(reason);
     }
-    if let Some(decision) = activation(view, wish) {
+    if !only_forward(view, wish)
+        && let Some(decision) = activation(view, wish)
+    {
         return decision;
     }
     if let Some((kind, operation)) = divergent(view) {
@@ -193,12 +195,12 @@ fn goal(view: &View, wish: &Wish) -> Goal {
     let n = view.voters().count();
     let open = || wish.slots.iter().filter(|slot| !view.voters().any(|m| m.slot.as_ref() == Some(*slot)));
     let extra = extras(view, wish).max_by_key(|m| departure_order(view, m));
-    // Add before remove, but never more than one voter above the wish.
-    if open().next().is_some() && n <= wish.slots.len() {
+    // Add before remove, but never more than one voter above the wish; or all of them, if everything moves.
+    if open().next().is_some() && (n <= wish.slots.len() || safety::everything_moves(view, wish)) {
         return fill(view, wish, n, extra);
     }
     if let Some(extra) = extra {
-        let kind = if open().next().is_some() || n == wish.slots.len() + 1 && replaces(view) {
+        let kind = if open().next().is_some() || replaces(view) {
             OperationKind::ReplaceLive
         } else {
             OperationKind::ScaleDown
@@ -213,7 +215,7 @@ fn goal(view: &View, wish: &Wish) -> Goal {
     Goal::Reached
 }
 
-/// Whether the last step brought in the new voter of a replacement.
+/// Whether the last step was one of a replacement.
 fn replaces(view: &View) -> bool {
     last_operation(view).is_some_and(|o| o.kind == OperationKind::ReplaceLive)
 }
@@ -227,7 +229,18 @@ fn wanted(wish: &Wish, member: &MemberView) -> bool {
 }
 
 fn extras<'a>(view: &'a View, wish: &'a Wish) -> impl Iterator<Item = &'a MemberView> {
-    view.voters().filter(|m| !wanted(wish, m))
+    safety::leaving(view, wish)
+}
+
+/// A move is past its first removal and the new voters are all there: it only goes on forward (safety.md 5), so a spec
+/// that waits for its activation waits a little longer. With a voter missing people may want anything.
+fn only_forward(view: &View, wish: &Wish) -> bool {
+    let removed = safety::last_change(view).is_some_and(|change| {
+        matches!(change.kind, IntentKind::Remove { .. })
+            && change.operation.kind == OperationKind::ReplaceLive
+    });
+    let complete = wish.slots.iter().all(|slot| view.voters().any(|m| m.slot.as_ref() == Some(slot)));
+    removed && complete && extras(view, wish).next().is_some() && view.voters().all(|m| m.life.alive())
 }
 
 /// Who goes first: dead before unknown before alive, from the most loaded site, the leader last (safety.md 5).
@@ -324,7 +337,7 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
         return view.voters().find(|m| !m.life.alive()).map_or(Goal::Reached, |m| Goal::Wait(missing(m)));
     }
     let operation = match extra {
-        Some(extra) if n == wish.slots.len() => {
+        Some(extra) if n >= wish.slots.len() => {
             Operation { kind: OperationKind::ReplaceLive, source: Some(extra.id), new: None }
         }
         _ => Operation { kind: OperationKind::ScaleUp, source: None, new: None },

@@ -307,7 +307,9 @@ pub fn i10_leader_out_of_the_way(p: Proposed<'_>) -> Verdict {
         {
             Err(about(Code::LeaderInTheWay, leader))
         }
-        StepKind::Promote { member } if doubles_leaders_domain(p, *member, leader) => {
+        StepKind::Promote { member }
+            if doubles_leaders_domain(p, *member, leader) || balances_a_move(p, *member, leader) =>
+        {
             Err(about(Code::LeaderInTheWay, leader))
         }
         StepKind::Promote { .. }
@@ -330,15 +332,46 @@ fn doubles_leaders_domain(p: Proposed<'_>, joins: MemberId, leader: &MemberView)
         && transferee(p.view, p.wish, site).is_some()
 }
 
-/// The best next leader: alive, close, in a wanted slot if possible, not at `avoid`.
+fn wanted(wish: &Wish, m: &MemberView) -> bool {
+    m.slot.as_ref().is_some_and(|slot| wish.slots.contains(slot))
+}
+
+/// The voters that the wish has no place for.
+pub fn leaving<'a>(view: &'a View, wish: &'a Wish) -> impl Iterator<Item = &'a MemberView> {
+    view.voters().filter(|m| !wanted(wish, m))
+}
+
+/// As many voters go as are wished: everything moves, and the majority must cross a balanced state (safety.md 5). Then all
+/// new voters come before the first old one goes. That balanced state has more to spare than one that is reached by turns,
+/// and until the first removal the move can be called off. An old voter that is missing goes first, though.
+pub fn everything_moves(view: &View, wish: &Wish) -> bool {
+    let alive = leaving(view, wish).all(|m| m.life.alive());
+    alive && leaving(view, wish).count() == wish.slots.len()
+}
+
+/// The promotion that balances old and new voters: what follows are the removals, so leadership goes to a new voter first.
+fn balances_a_move(p: Proposed<'_>, joins: MemberId, leader: &MemberView) -> bool {
+    let filled = |slot: &crate::id::Slot| {
+        let there = |m: &MemberView| m.slot.as_ref() == Some(slot) && (!m.learner || m.id == joins);
+        p.view.members.iter().any(there)
+    };
+    everything_moves(p.view, p.wish)
+        && p.wish.slots.iter().all(filled)
+        && !wanted(p.wish, leader)
+        && p.view.voters().any(|m| wanted(p.wish, m))
+}
+
+/// The best next leader: alive, close, in a wanted slot if possible (and if everything moves in no other), alone at its
+/// site if possible, not at `avoid`.
 pub fn transferee<'a>(view: &'a View, wish: &Wish, avoid: Option<&SiteName>) -> Option<&'a MemberView> {
-    let wanted = |m: &MemberView| m.slot.as_ref().is_some_and(|slot| wish.slots.contains(slot));
+    let target = everything_moves(view, wish) && view.voters().any(|m| wanted(wish, m));
+    let doubled = |m: &MemberView| wish.slots.iter().filter(|slot| m.site() == Some(&slot.site)).count() > 1;
     view.voters()
         .filter(|m| {
             Some(m.id) != view.leader && m.life.alive() && m.lag.is_some_and(|lag| lag <= TRANSFEREE_LAG)
         })
-        .filter(|m| avoid.is_none() || m.site() != avoid)
-        .min_by_key(|m| (!wanted(m), m.lag, m.id))
+        .filter(|m| (avoid.is_none() || m.site() != avoid) && (!target || wanted(wish, m)))
+        .min_by_key(|m| (!wanted(wish, m), doubled(m), m.lag, m.id))
 }
 
 /// I10 for the move itself: only to an alive voter that is close.
@@ -400,10 +433,13 @@ fn way_out_after_promotion(p: Proposed<'_>, joins: MemberId) -> Verdict {
         // The way out is the removal of the source: all others alive.
         let source = p.operation.source;
         let missing = p.view.voters().find(|m| Some(m.id) != source && !m.life.alive());
-        return match missing {
-            Some(m) => Err(about(Code::EvenStateUnprepared, m)),
-            None => Ok(()),
-        };
+        if let Some(m) = missing {
+            return Err(about(Code::EvenStateUnprepared, m));
+        }
+        if !everything_moves(p.view, p.wish) {
+            return Ok(());
+        }
+        // If everything moves it is only the second way out.
     }
     // The way out is the next slot: its agent is heard and offers it.
     let taken = |slot: &crate::id::Slot| {

@@ -17,6 +17,7 @@ use crate::id::{
     ClusterId, Digest, Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term,
     ZoneName,
 };
+use crate::intent::{Change, IntentKind, Operation, OperationKind};
 use crate::membership::step::{Decision, Step, StepKind};
 use crate::membership::{check, plan};
 use crate::reason::{Code, Rule};
@@ -55,6 +56,8 @@ pub(crate) struct Story {
     exception: Option<Override>,
     backup: Option<(u64, Option<u64>)>,
     pending: Option<Vec<SiteName>>,
+    /// The last change was a removal of a replacement.
+    removed: bool,
 }
 
 fn slot(text: &str) -> Slot {
@@ -86,6 +89,7 @@ impl Story {
             exception: None,
             backup: None,
             pending: None,
+            removed: false,
         };
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let mut words = line.split_whitespace();
@@ -111,6 +115,7 @@ impl Story {
             "backup" => {
                 self.backup = Some((rest[0].parse().unwrap(), rest.get(1).map(|s| s.parse().unwrap())));
             }
+            "removed" => self.removed = true,
             "pending" => self.pending = Some(sites()),
             "override" => {
                 let rule = Rule::ALL.into_iter().find(|r| r.to_string() == rest[0]).unwrap();
@@ -189,6 +194,11 @@ impl Story {
         let list = self.list();
         o.spec = Some(Digest([u8::from(self.drifted.contains(site)); 32]));
         o.backup_age_s = self.backup.and_then(|(_, age)| age);
+        if self.removed {
+            let operation = Operation { kind: OperationKind::ReplaceLive, source: None, new: None };
+            let kind = IntentKind::Remove { member: MemberId(99), learner: false };
+            Arc::make_mut(&mut o.record).changed = Some(Arc::new(Change { kind, operation }));
+        }
         for actor in &self.actors {
             o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us: 100, stale: false });
             if actor.slot.site != *site {

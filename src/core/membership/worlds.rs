@@ -12,15 +12,16 @@ use crate::membership::step::{Decision, StepKind};
 const SLOTS: [&str; 6] = ["east-0", "west-0", "north-0", "east-1", "west-1", "south-0"];
 const LIVES: [&str; 3] = ["alive", "unknown", "dead"];
 
-const WISHES: [&str; 4] = [
+const WISHES: [&str; 5] = [
     "wish east-0 west-0 north-0",
     "wish east-0 west-0 north-0 east-1 west-1",
     "wish east-0 west-0 south-0",
     "wish east-0\nsingle",
+    "wish south-1 south-2 centre-0",
 ];
 
 fn world(wish: &str, lives: &[usize], learner: Option<usize>) -> String {
-    let mut text = format!("{wish}\noffer {}\n", SLOTS.join(" "));
+    let mut text = format!("{wish}\noffer {} south-1 south-2 centre-0\n", SLOTS.join(" "));
     for (i, life) in lives.iter().enumerate() {
         let leader = if i == 0 { "leader" } else { "" };
         writeln!(text, "member {} {} {} {leader}", i + 1, SLOTS[i], LIVES[*life]).unwrap();
