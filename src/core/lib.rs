@@ -2,7 +2,7 @@
 //!
 //! [`federation`] says what is wanted and what was seen, [`membership`] what may be done next and why not,
 //! [`ballot`], [`intent`] and [`executor`] how agents agree on doing it, [`identity`] whether a data directory may be
-//! started, [`node`] what a site does for its own members, [`condition`] what users are told.
+//! started and [`joiner`] whether a new one is started once more, [`node`] what a site does for its own members, [`condition`] what users are told.
 
 pub mod ballot;
 pub mod condition;
@@ -11,6 +11,7 @@ pub mod federation;
 pub mod id;
 pub mod identity;
 pub mod intent;
+pub mod joiner;
 pub mod membership;
 pub mod node;
 pub mod reason;

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use quorate_core::joiner;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -42,18 +43,33 @@ pub struct Progress {
 
 /// Reads the progress out of `/metrics`.
 pub fn progress(metrics: &str) -> Option<Progress> {
-    let value = |name: &str| {
-        metrics
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
-            .and_then(|text| text.trim().parse::<f64>().ok())
-            // Only compared with an earlier one, so that rounding above 2^53 does no harm.
-            .map(|value| format!("{value:.0}").parse().unwrap_or(0))
-    };
     Some(Progress {
-        committed: value("etcd_server_proposals_committed_total")?,
-        leader_changes: value("etcd_server_leader_changes_seen_total")?,
+        committed: sum(metrics, "etcd_server_proposals_committed_total")?,
+        leader_changes: sum(metrics, "etcd_server_leader_changes_seen_total")?,
     })
+}
+
+/// What `/metrics` says of a joiner: how far its data are. None if nothing is said of them yet.
+pub fn joining(metrics: &str) -> Option<joiner::Look> {
+    Some(joiner::Look {
+        open: false,
+        // One value for each sender; none before the first snapshot.
+        received: sum(metrics, "etcd_network_snapshot_receive_success").unwrap_or(0),
+        receiving: sum(metrics, "etcd_network_snapshot_receive_inflights_total").unwrap_or(0),
+        applied: sum(metrics, "etcd_server_proposals_applied_total")?,
+    })
+}
+
+/// The sum of all values of one metric; none if there is none.
+fn sum(metrics: &str, name: &str) -> Option<u64> {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        let labelled = rest.starts_with('{').then(|| rest.split_once('}').map(|(_, value)| value)).flatten();
+        let value: f64 = labelled.unwrap_or(rest).strip_prefix(' ')?.trim().parse().ok()?;
+        // Only compared with an earlier one, so that rounding above 2^53 does no harm.
+        Some(format!("{value:.0}").parse().unwrap_or(0))
+    };
+    metrics.lines().filter_map(value).reduce(|a: u64, b| a.saturating_add(b))
 }
 
 #[cfg(test)]
@@ -66,6 +82,20 @@ mod tests {
                     etcd_server_leader_changes_seen_total 3\n";
         assert_eq!(progress(text), Some(Progress { committed: 1_200_000, leader_changes: 3 }));
         assert_eq!(progress("nothing"), None);
+    }
+
+    #[test]
+    fn what_a_joiner_has_is_read() {
+        let before = "etcd_server_proposals_applied_total 0\n";
+        assert_eq!(joining(before), Some(joiner::Look::default()));
+        let after = "# TYPE etcd_network_snapshot_receive_success counter\n\
+                     etcd_network_snapshot_receive_success{From=\"1b17b2231b9e9b28\"} 1\n\
+                     etcd_network_snapshot_receive_success{From=\"9e083f8b38463862\"} 2\n\
+                     etcd_network_snapshot_receive_inflights_total{From=\"1b17b2231b9e9b28\"} 0\n\
+                     etcd_server_proposals_applied_total 1.2e+06\n";
+        let look = joiner::Look { open: false, received: 3, receiving: 0, applied: 1_200_000 };
+        assert_eq!(joining(after), Some(look));
+        assert_eq!(joining("nothing"), None);
     }
 
     #[tokio::test]

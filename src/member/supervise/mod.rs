@@ -6,6 +6,7 @@
 mod requests;
 mod watch;
 
+use std::future::Future;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
@@ -13,12 +14,14 @@ use std::time::Duration;
 
 use quorate_core::federation::member::{DirFacts, Incarnation, MemberReport, Process};
 use quorate_core::id::{ClusterId, IncarnationId, MemberId};
+use quorate_core::joiner::{self, Joiner};
 use quorate_core::reason::Code;
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
+use quorate_link::etcd::ClientPort;
 use quorate_link::identity::Identity;
 use quorate_link::lock::{self, Lock};
-use quorate_link::tls::{Admit, Source, TlsStore, Trust, store};
+use quorate_link::tls::{Admit, EtcdTls, Source, TlsStore, Trust, store};
 use quorate_link::transport;
 use quorate_link::{durable, transport::Limits};
 use quorate_snapshot::wal;
@@ -143,8 +146,10 @@ struct Running {
     answers: bool,
     /// A seed that clients cannot reach yet; once its ids are written down it is started again in the open.
     private: bool,
-    /// Ends with the process that it follows.
-    _watcher: AbortOnDropHandle<Option<()>>,
+    /// A joiner that has not opened its client port yet.
+    joiner: Option<Joiner>,
+    /// They end with the process that they follow.
+    _watchers: Vec<AbortOnDropHandle<Option<()>>>,
     watermark: Watermark,
 }
 
@@ -223,7 +228,7 @@ impl Supervisor {
                 Event::Exit(status) => self.ended(&status),
                 Event::Start => self.start().await,
                 Event::Tick => self.tick().await,
-                Event::Seen(start, seen) if start == self.starts => self.see(seen),
+                Event::Seen(start, seen) if start == self.starts => self.see(seen).await,
                 Event::Seen(..) => {}
             }
             self.open_seed().await;
@@ -313,17 +318,42 @@ impl Supervisor {
             .map_err(|error| format!("cannot start {}: {error}", etcd.display()))?;
         let now_ms = self.clock.now_ms();
         self.starts += 1;
-        let watcher = watch::follow(command::metrics(&self.options), self.starts, self.seen.0.clone());
+        let joiner = (permit.how == How::Join).then(Joiner::default);
+        let mut watchers = vec![self.watch(watch::follow(
+            command::metrics(&self.options),
+            self.starts,
+            self.seen.0.clone(),
+        ))];
+        if let Some(port) = joiner.as_ref().and_then(|_| self.client_port()) {
+            let (metrics, seen) = (command::metrics(&self.options), self.seen.0.clone());
+            watchers.push(self.watch(watch::follow_joiner(port, metrics, self.starts, seen)));
+        }
         self.phase = Phase::Running(Box::new(Running {
             child,
             since_ms: now_ms,
             log: looked_at.filter(|_| permit.how == How::Resume),
             answers: false,
             private: permit.private(),
-            _watcher: AbortOnDropHandle::new(self.drain.spawn_until(watcher)),
+            joiner,
+            _watchers: watchers,
             watermark: Watermark::new(permit.incarnation.mark, now_ms),
         }));
         Ok(())
+    }
+
+    fn watch(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<Option<()>> {
+        AbortOnDropHandle::new(self.drain.spawn_until(work))
+    }
+
+    /// Where clients will find etcd; none if that cannot be looked at, which only costs time.
+    fn client_port(&self) -> Option<ClientPort> {
+        let Options { certificates, client_urls, ports, .. } = &*self.options;
+        let tls = EtcdTls::load(certificates.client_roots.clone(), certificates.client())
+            .inspect_err(|error| tracing::warn!(error = chain(error), "the client port cannot be looked at"));
+        let url = client_urls.first()?;
+        ClientPort::new(url, self.options.address(ports.client), tls.ok()?)
+            .inspect_err(|error| tracing::warn!(error = chain(error), "the client port cannot be looked at"))
+            .ok()
     }
 
     /// Not started, for a reason that may pass.
@@ -407,7 +437,7 @@ impl Supervisor {
         self.start().await;
     }
 
-    fn see(&mut self, seen: Seen) {
+    async fn see(&mut self, seen: Seen) {
         let Phase::Running(running) = &mut self.phase else {
             return;
         };
@@ -423,11 +453,28 @@ impl Supervisor {
                     }
                 }
             }
+            Seen::Joining(look) => {
+                let now_ms = self.clock.now_ms();
+                match running.joiner.as_mut().map(|joiner| joiner.look(look, now_ms)) {
+                    None | Some(joiner::Verdict::Wait) => {}
+                    Some(joiner::Verdict::Open) => running.joiner = None,
+                    Some(joiner::Verdict::Restart) => self.start_joiner_again().await,
+                }
+            }
             // Every look reads the whole log, so it is taken only if it could lead to a write.
             Seen::Moved if running.watermark.due(self.clock.now_ms()) => self.read_log(),
             Seen::Moved => {}
             Seen::Log(facts) => self.record(&facts),
         }
+    }
+
+    /// The joiner has its data, and its own proposal is not coming back (see [`Joiner`]).
+    async fn start_joiner_again(&mut self) {
+        tracing::info!(
+            "the joiner has its snapshot and does not open its client port; it is started again on its data"
+        );
+        self.halt().await;
+        self.start().await;
     }
 
     /// A seed whose ids are written down now comes into the open.

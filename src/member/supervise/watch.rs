@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use quorate_core::federation::member::Mark;
 use quorate_core::id::{Index, Term};
+use quorate_core::joiner;
+use quorate_link::etcd::ClientPort;
 use quorate_snapshot::wal::{self, WalFacts};
 use tokio::sync::mpsc;
 
@@ -15,6 +17,8 @@ use crate::volume::Volume;
 const SOON: Duration = Duration::from_millis(100);
 /// While it answers.
 const LATER: Duration = Duration::from_secs(2);
+/// How long a client port that is open may take for a handshake.
+const HANDSHAKE: Duration = Duration::from_millis(400);
 /// One look in so many is at the progress: every ten seconds.
 const PROGRESS: u32 = 5;
 
@@ -23,6 +27,8 @@ const PROGRESS: u32 = 5;
 pub(super) enum Seen {
     /// etcd answers, or does not.
     Answers(bool),
+    /// How far a joiner is that has not opened its client port before.
+    Joining(joiner::Look),
     /// Its log went on since the last look.
     Moved,
     /// What its log says.
@@ -58,6 +64,29 @@ pub(super) async fn follow(address: SocketAddr, start: u64, to: mpsc::Sender<Num
         }
         round = round.wrapping_add(1);
         tokio::time::sleep(if answers { LATER } else { SOON }).await;
+    }
+}
+
+/// Follows a joiner until its client port is open.
+pub(super) async fn follow_joiner(
+    port: ClientPort,
+    metrics: SocketAddr,
+    start: u64,
+    to: mpsc::Sender<Numbered>,
+) {
+    loop {
+        let open = port.open(HANDSHAKE).await;
+        let look = if open {
+            Some(joiner::Look { open, ..joiner::Look::default() })
+        } else {
+            probe::get(metrics, "/metrics").await.ok().and_then(|text| probe::joining(&text))
+        };
+        if let Some(look) = look
+            && (to.send((start, Seen::Joining(look))).await.is_err() || open)
+        {
+            return;
+        }
+        tokio::time::sleep(SOON).await;
     }
 }
 

@@ -59,10 +59,10 @@ pub(crate) fn uid() -> Uid {
     Uid(0x6f0c_8d1e << 96 | 1)
 }
 
-fn etcd_dir() -> PathBuf {
+fn etcd_dir(minor: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../e2e/stack/etcd.sh");
-    let output = Command::new("bash").arg(script).arg("3.6").output().unwrap();
-    assert!(output.status.success(), "no etcd 3.6: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new("bash").arg(script).arg(minor).output().unwrap();
+    assert!(output.status.success(), "no etcd {minor}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().into()
 }
 
@@ -78,6 +78,7 @@ fn free_port() -> u16 {
 /// One slot: its volume, its supervisor process, and what an agent does with it.
 pub(crate) struct Member {
     pub(crate) options: Options,
+    minor: &'static str,
     config: PathBuf,
     process: Option<Child>,
     agent: TlsStore,
@@ -86,6 +87,11 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) fn new(site: &Site, ordinal: u32) -> Self {
+        Self::of(site, ordinal, "3.6")
+    }
+
+    /// With a minor of etcd.
+    pub(crate) fn of(site: &Site, ordinal: u32, minor: &'static str) -> Self {
         let name = ObjectName::new("main").unwrap();
         let slot = Slot {
             site: SiteName::new(site.pki.site()).unwrap(),
@@ -128,7 +134,7 @@ impl Member {
             federation: FederationKey { namespace: ObjectName::new("etcd").unwrap(), name },
             uid: uid(),
             slot,
-            etcd_dir: etcd_dir(),
+            etcd_dir: etcd_dir(minor),
             bind: HOST,
             ports,
             peer_url: PeerUrl(format!("https://localhost:{}", ports.peer).into()),
@@ -141,7 +147,7 @@ impl Member {
         };
         let config = volume.join("member.json");
         fs::write(&config, serde_json::to_vec_pretty(&options).unwrap()).unwrap();
-        Self { options, config, process: None, agent: site.agent_store(site), etcd_tls }
+        Self { options, minor, config, process: None, agent: site.agent_store(site), etcd_tls }
     }
 
     /// Starts the supervisor.
@@ -255,7 +261,7 @@ impl Member {
             initial_cluster: vec![(name, url)],
             mark: Mark::default(),
             settings: EtcdOptions {
-                version: "3.6".into(),
+                version: self.minor.into(),
                 heartbeat_ms: 100,
                 election_ms: 1000,
                 quota_bytes: 64 << 20,
