@@ -104,6 +104,8 @@ pub trait Runtime: Send + Sync + 'static {
 
 /// The agents of the other sites, for one federation.
 pub trait Peers: Send + Sync + 'static {
+    /// Whether the configuration names the agent of this site.
+    fn has(&self, site: &SiteName) -> bool;
     /// Asks for the summary of a record.
     fn record(&self, site: &SiteName, from: Sender) -> impl Future<Output = Option<RecordSummary>> + Send;
     /// Asks for a whole record, to rebuild a lost one.

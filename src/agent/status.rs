@@ -4,8 +4,8 @@ use quorate_core::condition::{
     self, ArithmeticStatus, BackupStatus, Condition, ConditionStatus, ConditionType, MemberStatus,
     SiteStatus, Status,
 };
-use quorate_core::federation::member::IncarnationState;
-use quorate_core::federation::observed::{Heard, SiteObservation};
+use quorate_core::federation::member::{IncarnationState, Process};
+use quorate_core::federation::observed::{Heard, LocalMember, SiteObservation};
 use quorate_core::federation::view::{MemberView, View, Wish};
 use quorate_core::id::{Generation, MemberId, SiteName};
 use quorate_core::intent::record::Record;
@@ -100,7 +100,10 @@ pub fn living(names: &Names, record: &Record, view: &View, wish: &Wish, decision
     Status {
         conditions: condition::conditions(view, wish, decision, lost.as_ref()),
         arithmetic: condition::arithmetic_status(view),
-        members: view.members.iter().map(|m| member(names, view, m)).collect(),
+        members: match view.list {
+            Some(_) => view.members.iter().map(|m| member(names, view, m)).collect(),
+            None => remembered(names, view),
+        },
         leader: view.leader.map(|id| id.to_string()),
         executor: view.leader.and_then(|id| view.site_of(id)).map(ToString::to_string),
         plan: condition::plan_lines(&plan),
@@ -150,14 +153,57 @@ pub fn without_record(status: Status, reason: &Reason, why: &str) -> Status {
     Status { conditions, decision: reason.to_string(), reason: Some(reason.clone()), ..status }
 }
 
-/// A listed member whose agent attests that its data are lost.
+/// The same if the spec names a site that the configuration of this agent does not.
+pub fn without_peer(status: Status, site: &SiteName) -> Status {
+    let reason = Reason::new(Code::NoPeer).site(site);
+    let condition = Condition {
+        kind: ConditionType::PeersReachable,
+        status: ConditionStatus::False,
+        reason: Code::NoPeer.name().to_owned(),
+        message: reason.to_string(),
+    };
+    let others = status.conditions.into_iter().filter(|c| c.kind != ConditionType::PeersReachable);
+    let mut conditions: Vec<_> = others.chain([condition]).collect();
+    conditions.sort_by_key(|c| c.kind);
+    Status { conditions, ..status }
+}
+
+/// A member whose agent attests that its data are lost: a listed one, or any if nobody can read the list.
 fn data_lost(view: &View) -> Option<Reason> {
     let lost = |o: &SiteObservation| {
         let found = o.members.iter().find(|m| m.state == IncarnationState::Lost)?;
-        let member = found.member.filter(|id| view.member(*id).is_some())?;
+        let member = found.member.filter(|id| view.list.is_none() || view.member(*id).is_some())?;
         Some(Reason::new(Code::DataLost).member(member).site(&o.site))
     };
     view.sites.iter().filter_map(|s| s.observation.as_deref()).find_map(lost)
+}
+
+/// The members that the sites tell of while nobody can read the list: what is known of their directories is what a
+/// person has to decide on (safety.md 9, `QuorumLost`).
+fn remembered(names: &Names, view: &View) -> Vec<MemberStatus> {
+    let told = view.sites.iter().filter_map(|s| s.observation.as_deref()).flat_map(|o| &o.members);
+    let member = |m: &LocalMember| {
+        let (state, reason) = match (&m.state, &m.process) {
+            (IncarnationState::Lost, _) => ("dead", Some(Code::DataLost.name().to_owned())),
+            (_, Process::Quarantined(reason)) => ("unknown", Some(reason.to_string())),
+            (_, _) => ("unknown", None),
+        };
+        let voter = matches!(m.state, IncarnationState::Voter | IncarnationState::Lost);
+        Some(MemberStatus {
+            name: m.slot.name(&names.federation.name).to_string(),
+            id: m.member?.to_string(),
+            site: m.slot.site.to_string(),
+            zone: m.slot.zone.to_string(),
+            role: if voter { "voter" } else { "learner" }.to_owned(),
+            state: state.to_owned(),
+            reason,
+            peer_url: m.peer_url.to_string(),
+            db_size: m.status.as_ref().map_or(0, |s| s.db_size),
+            version: m.status.as_ref().map(|s| s.version.to_string()).unwrap_or_default(),
+            leader: false,
+        })
+    };
+    told.filter_map(member).collect()
 }
 
 fn member(names: &Names, view: &View, m: &MemberView) -> MemberStatus {

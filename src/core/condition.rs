@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::federation::member::Process;
+use crate::federation::observed::LocalMember;
 use crate::federation::view::{Life, View, Wish};
 use crate::id::{Digest, Epoch, Generation, SiteName, Uid};
 use crate::membership::plan::Planned;
@@ -239,12 +241,11 @@ pub fn conditions(
     let now = arithmetic(view);
     let quorate = view.leader.is_some() && now.margin() >= 0;
     let mut all = vec![
-        condition(
-            T::Quorate,
-            quorate,
-            if quorate { "Quorate" } else { Code::QuorumLost.name() },
-            now.to_string(),
-        ),
+        if quorate {
+            condition(T::Quorate, true, "Quorate", now.to_string())
+        } else {
+            condition(T::Quorate, false, Code::QuorumLost.name(), missing(view, now.to_string()))
+        },
         members_ready(view, wish),
         spec_agreed(view, wish),
         peers_reachable(view),
@@ -272,6 +273,34 @@ pub fn conditions(
     all.push(condition(T::Ready, ready, why, now.to_string()));
     all.sort_by_key(|c| c.kind);
     all
+}
+
+/// The members that are missed, and what their sites know of them (safety.md 9, `QuorumLost`).
+fn missing(view: &View, arithmetic: String) -> String {
+    let listed = view.members.iter().filter(|m| !m.life.alive()).map(|m| {
+        let (state, reason) = life_words(m.life);
+        let site = m.site().map(|site| format!(" at {site}")).unwrap_or_default();
+        format!("member {}{site}: {state}{}", m.id, reason.map(|r| format!(" ({r})")).unwrap_or_default())
+    });
+    // Nobody can read the list: what the sites hold is told instead.
+    let told = view.sites.iter().filter_map(|s| s.observation.as_deref()).flat_map(|o| {
+        let member = |m: &LocalMember| {
+            let id = m.member?;
+            Some(format!("member {id} at {}: {:?}, {}", o.site, m.state, process_words(&m.process)))
+        };
+        o.members.iter().filter_map(member)
+    });
+    let silent = view.sites.iter().filter(|s| !s.heard()).map(|s| format!("site {}: not heard", s.name));
+    let mut all: Vec<String> = if view.list.is_some() { listed.collect() } else { told.collect() };
+    all.extend(silent);
+    if all.is_empty() { arithmetic } else { format!("{arithmetic}; {}", all.join("; ")) }
+}
+
+fn process_words(process: &Process) -> String {
+    match process {
+        Process::Quarantined(reason) => reason.to_string(),
+        other => format!("{other:?}"),
+    }
 }
 
 fn members_ready(view: &View, wish: &Wish) -> Condition {

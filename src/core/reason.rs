@@ -309,6 +309,9 @@ codes! {
     /// All is as wished.
     AsWished, None, "the members are as wished",
         "nothing";
+    /// The spec names a site that the agent's configuration does not.
+    NoPeer, None, "site {site} is in the spec, but it is no peer of this agent",
+        "add it to `peers` in the agent's configuration and exchange trust (quorate mesh invite, accept), or correct the spec";
     /// A member is starting.
     Starting, None, "member {member} at site {site} is starting",
         "wait";

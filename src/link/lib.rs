@@ -12,6 +12,7 @@ pub mod identity;
 pub mod lock;
 pub mod metrics;
 pub mod pki;
+pub mod repeats;
 pub mod telemetry;
 pub mod tls;
 pub mod transport;

@@ -72,6 +72,11 @@ impl<W: World> Federation<W> {
             Some(why) => status::without_record(status, &self.no_record(), why),
             None => status,
         };
+        let unknown = self.others().into_iter().find(|site| !self.ports.peers.has(site));
+        let status = match unknown {
+            Some(site) => status::without_peer(status, &site),
+            None => status,
+        };
         let status = quorate_core::condition::Status { endpoints: self.ports.etcd.endpoints(), ..status };
         self.metrics.federation(&status);
         let snapshot = Snapshot {

@@ -28,6 +28,7 @@ use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::durable;
 use quorate_link::identity::Identity;
+use quorate_link::repeats::Repeats;
 use quorate_link::tls::TlsStore;
 use quorate_link::transport::dial;
 use serde::Serialize;
@@ -88,6 +89,7 @@ pub struct Mesh {
     called: BTreeMap<SiteName, Notify>,
     highest: Mutex<BTreeMap<SiteName, u32>>,
     memory: PathBuf,
+    refusals: Repeats,
 }
 
 /// The own observation of one federation, ready to be sent.
@@ -141,6 +143,7 @@ impl Mesh {
             heard: Mutex::default(),
             highest: Mutex::new(highest.unwrap_or_default()),
             memory,
+            refusals: Repeats::default(),
         }))
     }
 
@@ -225,7 +228,11 @@ impl Mesh {
 
     fn refuse(&self, peer: &str, reason: &'static str, detail: &str) {
         self.metrics.refused(reason);
-        tracing::warn!(peer, reason, detail, "message refused");
+        if self.refusals.is_new(format!("{peer} {reason} {detail}")) {
+            tracing::warn!(peer, reason, detail, "message refused");
+        } else {
+            tracing::debug!(peer, reason, detail, "message refused");
+        }
     }
 }
 
@@ -292,6 +299,10 @@ impl FederationPeers {
 }
 
 impl Peers for FederationPeers {
+    fn has(&self, site: &SiteName) -> bool {
+        self.mesh.channels.contains_key(site)
+    }
+
     async fn record(&self, site: &SiteName, from: Sender) -> Option<RecordSummary> {
         let question = (format::RECORD_SUMMARY, &());
         let answer = self.ask((site, from), Rpc::Record, question, format::RECORD_SUMMARY).await;

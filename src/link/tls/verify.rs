@@ -31,6 +31,19 @@ pub enum Refusal {
     /// We have no root of that site.
     #[error("site {0} is not trusted here; run `quorate mesh invite` or add its roots to the trust folder")]
     UnknownSite(String),
+    /// Not signed by the site's root, expired, or not good for another reason.
+    #[error(
+        "the certificate of the {found} is not good below the root that is trusted here for site {site}: {why}; if the \
+         site was made anew, accept its new roots (`quorate mesh accept`)"
+    )]
+    NotGood {
+        /// Who the certificate names.
+        found: String,
+        /// Whose root was asked.
+        site: String,
+        /// What TLS said.
+        why: String,
+    },
     /// Somebody else was expected.
     #[error("expected the {expected}, found the {found}")]
     Other {
@@ -47,6 +60,12 @@ pub enum Refusal {
         /// client or server.
         side: &'static str,
     },
+}
+
+impl Refusal {
+    fn not_good(found: &Identity, error: &rustls::Error) -> Self {
+        Self::NotGood { found: found.to_string(), site: found.site().to_owned(), why: error.to_string() }
+    }
 }
 
 impl From<Refusal> for rustls::Error {
@@ -160,7 +179,10 @@ impl ClientCertVerifier for ClientVerifier {
             Identity::from_certificate(end_entity, self.store.trust_domain()).map_err(Refusal::from)?;
         self.admit.check(&found)?;
         let site = self.store.site(found.site()).ok_or_else(|| Refusal::UnknownSite(found.site().into()))?;
-        let verified = site.clients.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = site
+            .clients
+            .verify_client_cert(end_entity, intermediates, now)
+            .map_err(|error| Refusal::not_good(&found, &error))?;
         require_usage(end_entity, &found, Side::Client)?;
         Ok(verified)
     }
@@ -207,7 +229,8 @@ impl ServerCertVerifier for ServerVerifier {
             intermediates,
             now,
             crypto::provider().signature_verification_algorithms.all,
-        )?;
+        )
+        .map_err(|error| Refusal::not_good(&found, &error))?;
         require_usage(end_entity, &found, Side::Server)?;
         Ok(ServerCertVerified::assertion())
     }

@@ -19,6 +19,7 @@ use tower::ServiceExt as _;
 use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::identity::{self, Identity, Validity};
+use crate::repeats::Repeats;
 use crate::tls::store::Error as StoreError;
 use crate::tls::verify::reason;
 use crate::tls::{Admit, TlsStore};
@@ -90,7 +91,7 @@ pub async fn serve(
         limits,
         counters,
         sources: Arc::default(),
-        told: Refusals { clock: Clock::start(), last: Mutex::default() },
+        told: Repeats::default(),
         drain: drain.clone(),
     });
     loop {
@@ -102,7 +103,10 @@ pub async fn serve(
             Ok((stream, source)) => {
                 let Some(place) = Place::take(&server.sources, source.ip(), &limits) else {
                     server.counters.limited.fetch_add(1, Ordering::Relaxed);
-                    tracing::debug!(%source, "too many connections");
+                    if server.told.is_new(format!("{} has too many", source.ip())) {
+                        let (of_one, in_all) = (limits.per_source, limits.total);
+                        tracing::warn!(%source, of_one, in_all, "too many connections: closed at once");
+                    }
                     continue;
                 };
                 let server = server.clone();
@@ -128,36 +132,8 @@ struct Server {
     limits: Limits,
     counters: Arc<Counters>,
     sources: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    told: Refusals,
+    told: Repeats,
     drain: Drain,
-}
-
-/// What was said of refused connections: the same of one source is said once in [`Refusals::AGAIN`], for a peer with a
-/// bad certificate calls every few seconds, and a scanner more often.
-#[derive(Debug)]
-struct Refusals {
-    clock: Clock,
-    last: Mutex<HashMap<(IpAddr, String), Duration>>,
-}
-
-impl Refusals {
-    const AGAIN: Duration = Duration::from_mins(10);
-    /// So many are remembered; beyond that a flood of sources is told of less.
-    const MOST: usize = 256;
-
-    fn tell(&self, source: IpAddr, reason: &str) {
-        let now = self.clock.elapsed();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|_, at| now.saturating_sub(*at) < Self::AGAIN);
-        let key = (source, reason.to_owned());
-        if last.contains_key(&key) || last.len() >= Self::MOST {
-            tracing::debug!(%source, reason, "connection refused");
-            return;
-        }
-        last.insert(key, now);
-        drop(last);
-        tracing::warn!(%source, reason, "connection refused");
-    }
 }
 
 impl Server {
@@ -169,7 +145,11 @@ impl Server {
         };
         let refused = |reason: &dyn std::fmt::Display| {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
-            self.told.tell(source.ip(), &reason.to_string());
+            if self.told.is_new(format!("{} {reason}", source.ip())) {
+                tracing::warn!(%source, %reason, "connection refused");
+            } else {
+                tracing::debug!(%source, %reason, "connection refused");
+            }
         };
         let stream = tokio::select! {
             () = self.drain.signalled() => return,

@@ -344,6 +344,10 @@ impl FakePeers {
 }
 
 impl Peers for FakePeers {
+    fn has(&self, _: &SiteName) -> bool {
+        true
+    }
+
     async fn record(&self, site: &SiteName, _: Sender) -> Option<RecordSummary> {
         match self.ask(site, Question::Record).await? {
             Reply::Record(summary) => Some(*summary),
