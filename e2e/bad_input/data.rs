@@ -21,7 +21,7 @@ const GONE: Duration = Duration::from_secs(20);
 /// Ends agent, supervisors and etcds of east.
 async fn stop(house: &House) -> Result<()> {
     house.field.mesh.run.kill_site("east")?;
-    house.field.mesh.run.gone("east", &[Kind::Agent, Kind::Member, Kind::Etcd], GONE).await
+    house.field.mesh.gone(house.east()?, &[Kind::Agent, Kind::Member, Kind::Etcd], GONE).await
 }
 
 async fn start(house: &House) -> Result<()> {

@@ -42,7 +42,7 @@ async fn two_federations_have_members_on_the_same_machines() -> Result<()> {
     // Agents come back, here without the first manifest: nobody moves.
     let north = field.site("north")?;
     field.mesh.run.kill("north", Kind::Agent);
-    field.mesh.run.gone("north", &[Kind::Agent], UP).await?;
+    field.mesh.gone(field.site("north")?, &[Kind::Agent], UP).await?;
     std::fs::remove_file(north.manifests().join(format!("{FEDERATION}.yaml")))?;
     field.mesh.start(north)?;
     field.mesh.up(north, UP).await?;

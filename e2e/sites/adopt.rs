@@ -17,7 +17,7 @@ async fn killed_agents_come_back_and_adopt_members_that_never_stopped() -> Resul
     assert_eq!(before.len(), 3);
     for site in &field.sites {
         assert_eq!(field.mesh.run.kill(site, Kind::Agent).len(), 1);
-        field.mesh.run.gone(site, &[Kind::Agent], GONE).await?;
+        field.mesh.gone(field.site(site)?, &[Kind::Agent], GONE).await?;
     }
     field.until("no agent to answer", std::collections::BTreeMap::is_empty).await?;
     assert_eq!(field.etcds(), before);
@@ -40,10 +40,10 @@ async fn a_supervisor_without_any_agent_resumes_at_once() -> Result<()> {
     // No agent anywhere, and one member gone.
     for name in &field.sites {
         field.mesh.run.kill(name, Kind::Agent);
-        field.mesh.run.gone(name, &[Kind::Agent], GONE).await?;
+        field.mesh.gone(field.site(name)?, &[Kind::Agent], GONE).await?;
     }
     field.mesh.run.kill("north", Kind::Member);
-    field.mesh.run.gone("north", &[Kind::Member, Kind::Etcd], GONE).await?;
+    field.mesh.gone(field.site("north")?, &[Kind::Member, Kind::Etcd], GONE).await?;
 
     let config = site.member(FEDERATION, "main-north-0").join("member.json");
     let log = log_file(&site.folder.join("member.log"))?;

@@ -16,6 +16,7 @@ use quorate_link::etcd::EtcdClient;
 use quorate_link::etcd::flags::Minor;
 use quorate_link::pki::{Leaf, Pair, Root, SitePki};
 use quorate_link::tls::EtcdTls;
+use rustix::fs::FlockOperation;
 
 use super::namespace::Namespace;
 use super::process::{Kind, Run, kill, log_file, random_id};
@@ -319,6 +320,26 @@ impl Mesh {
     pub fn command(&self, site: &Site) -> Command {
         let network = site.network.as_deref();
         self.namespace.command(&self.run, &site.name, network, &site.hosts(), &self.binary)
+    }
+
+    /// Waits until no process of these kinds is left at a site, and an agent can be started again.
+    pub async fn gone(&self, site: &Site, kinds: &[Kind], patience: Duration) -> Result<()> {
+        self.run.gone(&site.name, kinds, patience).await?;
+        if !kinds.contains(&Kind::Agent) {
+            return Ok(());
+        }
+        // Who is being killed loses its environment, by which it is found, before it lets go of its lock.
+        let path = site.state().join("lock");
+        let clock = Clock::start();
+        while let Ok(file) = fs::File::open(&path)
+            && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+        {
+            if clock.elapsed() > patience {
+                bail!("after {patience:?} {} is still locked", path.display());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
     }
 
     /// Waits until the agent of a site answers on its socket.

@@ -271,7 +271,7 @@ impl<'a> Tour<'a> {
         let at = self.now();
         mesh.run.kill_site(&site.name)?;
         self.say(&format!("killed the agent and the supervisor of {}, which leads", site.name));
-        mesh.run.gone(&site.name, &[Kind::Agent, Kind::Member, Kind::Etcd], FAILOVER).await?;
+        mesh.gone(site, &[Kind::Agent, Kind::Member, Kind::Etcd], FAILOVER).await?;
         self.acknowledged(&self.writer, at + IN_FLIGHT, FAILOVER).await?;
         mesh.start(site)?;
         mesh.up(site, UP).await?;
