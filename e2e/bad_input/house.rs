@@ -14,7 +14,7 @@ use quorate_cli::demo::socket;
 use quorate_cli::demo::verify::verify;
 use quorate_cli::demo::writer::Writer;
 use quorate_core::condition::{ConditionStatus, ConditionType, Status};
-use quorate_e2e::field::{FEDERATION, Field};
+use quorate_e2e::field::{FEDERATION, Field, PACE};
 use quorate_e2e::stranger::Impostor;
 use quorate_e2e::suite::{Minor, Outcome, on_sites};
 use quorate_link::clock::Clock;
@@ -62,8 +62,8 @@ impl House {
         }
         field.mesh.start(east)?;
         field.mesh.up(east, PATIENCE).await?;
-        let main = Writer::start(vec![client(east, FEDERATION).await?], field.clock);
-        let other = Writer::start(vec![client(east, OTHER).await?], field.clock);
+        let main = Writer::paced(vec![client(east, FEDERATION).await?], field.clock, PACE);
+        let other = Writer::paced(vec![client(east, OTHER).await?], field.clock, PACE);
         field.writes(&main).await?;
         field.writes(&other).await?;
         let before = picture(&field).await?;

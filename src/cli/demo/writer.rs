@@ -83,10 +83,15 @@ pub struct Writer {
 impl Writer {
     /// Starts to write at `clients`, with times on `clock`.
     pub fn start(clients: Vec<EtcdClient>, clock: Clock) -> Self {
+        Self::paced(clients, clock, PACE)
+    }
+
+    /// The same with at least so much time between two puts.
+    pub fn paced(clients: Vec<EtcdClient>, clock: Clock, pace: Duration) -> Self {
         let writer = Self { clock, log: Arc::default(), drain: Drain::new() };
         let clients: Vec<EtcdClient> =
             clients.into_iter().map(|client| client.with_deadline(DEADLINE)).collect();
-        writer.drain.spawn(write(clients, writer.clone()));
+        writer.drain.spawn(write(clients, writer.clone(), pace));
         writer
     }
 
@@ -156,8 +161,8 @@ fn longest(acknowledged: &[Duration], now: Duration, from: Duration, to: Duratio
         .unwrap_or_default()
 }
 
-async fn write(clients: Vec<EtcdClient>, writer: Writer) {
-    let mut pace = tokio::time::interval(PACE);
+async fn write(clients: Vec<EtcdClient>, writer: Writer, pace: Duration) {
+    let mut pace = tokio::time::interval(pace);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut at = 0;
     for number in 0.. {
