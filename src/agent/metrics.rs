@@ -159,11 +159,13 @@ impl Metrics {
         self.restarts.inc();
     }
 
-    /// What a peer said last is so old, and so far away is it.
-    pub fn peer(&self, site: &str, age_seconds: f64, rtt_seconds: f64) {
+    /// What a peer said last is so old, and so far away is it if that is known.
+    pub fn peer(&self, site: &str, age_seconds: f64, rtt_seconds: Option<f64>) {
         let peer = Peer { peer: site.to_owned() };
         self.peer_age.get_or_create(&peer).set(age_seconds);
-        self.peer_rtt.get_or_create(&peer).set(rtt_seconds);
+        if let Some(rtt_seconds) = rtt_seconds {
+            self.peer_rtt.get_or_create(&peer).set(rtt_seconds);
+        }
     }
 
     /// A certificate ends in so many seconds.

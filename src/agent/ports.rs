@@ -133,6 +133,8 @@ pub trait Peers: Send + Sync + 'static {
     ) -> impl Future<Output = bool> + Send;
     /// Makes the own observation known to the agents of some sites. Never waits.
     fn publish(&self, publication: Publication);
+    /// The round-trip time to the agent of a site over the last minute, microseconds; none while it is not proven.
+    fn round_trip(&self, site: &SiteName) -> Option<u32>;
 }
 
 /// For which federation an agent speaks.

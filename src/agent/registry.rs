@@ -13,7 +13,7 @@ use quorate_link::pki::SitePki;
 use quorate_link::tls::TlsStore;
 
 use crate::etcd::{EtcdPorts, Listen};
-use crate::federation::{Federation, Handle, Message, Names, Snapshot};
+use crate::federation::{Federation, Handle, Message, Names, Settings, Snapshot};
 use crate::metrics::Metrics;
 use crate::peers::{FederationPeers, Mesh};
 use crate::ports::{self, Ports, Runtime as _, World};
@@ -151,7 +151,9 @@ impl Registry {
             rng: Arc::new(ThreadRng),
         };
         let names = Names { site: config.site.clone(), federation: key.clone() };
-        let (task, handle) = Federation::open(names, ports, Arc::clone(metrics)).await;
+        let after = config.placement_after.as_millis();
+        let settings = Settings { placement_after_ms: u64::try_from(after).unwrap_or(u64::MAX) };
+        let (task, handle) = Federation::open(names, settings, ports, Arc::clone(metrics)).await;
         {
             let mut running = lock(&self.running);
             // Only one task per federation, whoever came first.

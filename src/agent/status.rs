@@ -2,7 +2,7 @@
 
 use quorate_core::condition::{
     self, ArithmeticStatus, BackupStatus, Condition, ConditionStatus, ConditionType, MemberStatus,
-    SiteStatus, Status,
+    SiteStatus, Status, TimingStatus,
 };
 use quorate_core::federation::member::{IncarnationState, Process};
 use quorate_core::federation::observed::{Heard, LocalMember, SiteObservation};
@@ -12,6 +12,7 @@ use quorate_core::intent::record::Record;
 use quorate_core::membership::plan;
 use quorate_core::membership::step::Decision;
 use quorate_core::reason::{Code, Reason};
+use quorate_core::timing;
 
 use crate::federation::Names;
 
@@ -28,6 +29,7 @@ pub fn blank(names: &Names) -> Status {
         cluster_id: None,
         conditions: Vec::new(),
         arithmetic: ArithmeticStatus::default(),
+        timing: None,
         members: Vec::new(),
         leader: None,
         executor: None,
@@ -44,7 +46,15 @@ pub fn blank(names: &Names) -> Status {
 
 fn from_record(names: &Names, record: &Record) -> Status {
     let held = record.intent.as_ref();
+    let effective = record.effective.as_ref().map(|e| &e.spec);
+    let spec = effective.or_else(|| record.vote.as_ref().map(|ballot| &ballot.spec));
+    let timing = spec.map(|spec| {
+        let (heartbeat_ms, election_ms) = timing::timers(spec, record.timing());
+        let rtt_ms = record.timing().filter(|_| timing::is_auto(spec)).map(|timing| timing.rtt_ms);
+        TimingStatus { heartbeat_ms, election_ms, rtt_ms }
+    });
     Status {
+        timing,
         uid: record.uid,
         epoch: record.epoch,
         generation: record.effective.as_ref().map_or(Generation(0), |e| e.generation),

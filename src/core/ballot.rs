@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::federation::distance::{self, Worst};
 use crate::federation::layout::Layout;
 use crate::federation::member::{Incarnation, IncarnationState};
 use crate::federation::observed::{Heard, Seeded, SiteObservation};
@@ -14,6 +15,7 @@ use crate::federation::spec::Spec;
 use crate::id::{Digest, Epoch, Generation, PeerUrl, SiteName, Slot, Uid};
 use crate::intent::record::{Activated, Record};
 use crate::reason::{Code, Reason};
+use crate::timing::{Timing, is_auto};
 
 /// What the sites agree on. Never changed: a different one needs a higher epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub struct Ballot {
     pub skipped: Vec<SiteName>,
     /// Where the new etcd is born.
     pub seed: Slot,
+    /// etcd's timers from the round-trip times that were measured before it: the first effective ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Timing>,
 }
 
 impl Ballot {
@@ -75,6 +80,8 @@ pub struct Joining {
     pub seeded: Seeded,
     /// The effective generation, whose digest is the one of the own CR.
     pub generation: Generation,
+    /// The timers that are effective with it.
+    pub timing: Option<Timing>,
 }
 
 /// What an agent looks at.
@@ -92,6 +99,9 @@ pub struct Situation<'a> {
     pub record: &'a Record,
     /// What was heard of the other sites.
     pub heard: &'a [(SiteName, Heard)],
+    /// Whether to wait for a distance that nobody has measured yet; two sites that do not reach each other must not
+    /// hold up a birth for ever, so that the caller gives up after [`MEASURING_MS`].
+    pub measuring: bool,
 }
 
 impl Situation<'_> {
@@ -113,6 +123,9 @@ impl Situation<'_> {
 
 /// Milliseconds after which a silent site counts as not heard during a ballot; the same 5 s as `alive`.
 const HEARD_MS: u64 = 5_000;
+
+/// The first pings of a link take two seconds; this is long enough for links that come up one after the other.
+pub const MEASURING_MS: u64 = 10_000;
 
 /// Decides the next move. Pure and total.
 pub fn next(s: Situation<'_>) -> BallotMove {
@@ -164,8 +177,11 @@ fn joinable(s: Situation<'_>) -> Option<Joining> {
     let records = s.heard.iter().map(|(_, heard)| &heard.observation.record);
     records
         .filter(|r| r.effective == Some(s.digest))
-        .filter_map(|r| Some(Joining { uid: r.uid?, seeded: r.seeded?, generation: r.generation }))
-        .max_by_key(|joining| joining.seeded.epoch)
+        .filter_map(|r| {
+            let (generation, timing) = (r.generation, r.timing);
+            Some(Joining { uid: r.uid?, seeded: r.seeded?, generation, timing })
+        })
+        .max_by_key(|joining| (joining.seeded.epoch, joining.generation))
 }
 
 fn agrees(s: Situation<'_>, site: &SiteName) -> Result<(), Reason> {
@@ -240,10 +256,19 @@ fn fresh(s: Situation<'_>, sites: &[SiteName]) -> BallotMove {
     if let Err(reason) = clean(s.me, s.record) {
         return BallotMove::Wait(reason);
     }
+    // etcd's timers become part of the ballot, which never changes.
+    if let (true, Some((_, far))) = (s.measuring && is_auto(s.spec), distance(s).unknown) {
+        return BallotMove::Wait(Reason::new(Code::MeasuringDistance).site(&far));
+    }
     BallotMove::Mint { uid: uids.first().copied(), epoch: highest.next() }
 }
 
-/// Makes the ballot that the coordinator persists together with its own vote.
+/// How far the sites that will vote are from each other, as far as it was measured.
+pub fn distance(s: Situation<'_>) -> Worst {
+    distance::worst(&s.voting_sites(), |site| s.observation(site))
+}
+
+/// Makes the ballot that the coordinator persists together with its own vote, with timers for the measured distance.
 pub fn mint(s: Situation<'_>, uid: Uid, epoch: Epoch) -> Ballot {
     Ballot {
         uid,
@@ -253,6 +278,7 @@ pub fn mint(s: Situation<'_>, uid: Uid, epoch: Epoch) -> Ballot {
         sites: s.voting_sites(),
         skipped: s.spec.skipped().to_vec(),
         seed: s.layout.seed.clone(),
+        timing: Some(Timing::from_rtt_us(distance(s).rtt_us)),
     }
 }
 
@@ -347,8 +373,8 @@ pub fn learn(record: &Record, seeded: Seeded) -> Record {
     }
     next.seeded = Some(seeded);
     if let (None, Some(ballot)) = (&record.effective, &record.vote) {
-        let (digest, spec) = (ballot.spec_digest, Arc::clone(&ballot.spec));
-        next.effective = Some(Arc::new(Activated { generation: Generation(1), digest, spec }));
+        let (digest, spec, timing) = (ballot.spec_digest, Arc::clone(&ballot.spec), ballot.timing);
+        next.effective = Some(Arc::new(Activated { generation: Generation(1), digest, spec, timing }));
     }
     next
 }
@@ -359,15 +385,15 @@ pub fn join(record: &Record, joining: Joining, digest: Digest, spec: &Arc<Spec>)
     next.uid = Some(joining.uid);
     next.epoch = joining.seeded.epoch;
     next.seeded = Some(joining.seeded);
-    let (generation, spec) = (joining.generation, Arc::clone(spec));
-    next.effective = Some(Arc::new(Activated { generation, digest, spec }));
+    let (generation, spec, timing) = (joining.generation, Arc::clone(spec), joining.timing);
+    next.effective = Some(Arc::new(Activated { generation, digest, spec, timing }));
     next
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::federation::observed::{LeaderClaim, ListedMember, MemberList, RecordSummary};
+    use crate::federation::observed::{LeaderClaim, ListedMember, MemberList, PeerLink, RecordSummary};
     use crate::id::{ClusterId, FederationKey, IncarnationId, Index, MemberId, Term};
 
     fn site(name: &str) -> SiteName {
@@ -383,6 +409,9 @@ mod tests {
         /// The site whose agent tells the linearizable list, and the sites with a member in it.
         leads: Option<SiteName>,
         listed: Vec<SiteName>,
+        measuring: bool,
+        /// Pairs of sites with their distance in ms.
+        links: Vec<(SiteName, SiteName, u32)>,
     }
 
     impl World {
@@ -400,6 +429,8 @@ mod tests {
                 cut: Vec::new(),
                 leads: None,
                 listed: Vec::new(),
+                measuring: false,
+                links: Vec::new(),
             }
         }
 
@@ -428,7 +459,10 @@ mod tests {
                 let leader = self.leads.as_ref().filter(|leader| *leader == name).map(|_| self.claim());
                 let record: Arc<RecordSummary> = Arc::new(record.summary());
                 let empty = SiteObservation::empty(name.clone());
-                let o = SiteObservation { spec: Some(digest), record, leader, ..empty };
+                let own = self.links.iter().filter(|(from, ..)| from == name);
+                let peers =
+                    own.map(|(_, to, ms)| PeerLink { site: to.clone(), rtt_us: ms * 1_000 }).collect();
+                let o = SiteObservation { spec: Some(digest), record, leader, peers, ..empty };
                 let age_ms = if self.cut.contains(name) { 60_000 } else { 0 };
                 (name.clone(), Heard { observation: Arc::new(o), age_ms })
             };
@@ -438,7 +472,7 @@ mod tests {
         fn next(&self, me: &SiteName) -> BallotMove {
             let (heard, digest) = (self.heard(), self.spec.digest(&self.key));
             let (spec, layout, record) = (&self.spec, &self.layout, self.record(me));
-            next(Situation { me, spec, digest, layout, record, heard: &heard })
+            next(Situation { me, spec, digest, layout, record, heard: &heard, measuring: self.measuring })
         }
 
         fn vote(&self, me: &SiteName, ballot: &Arc<Ballot>) -> Result<Record, Reason> {
@@ -456,7 +490,8 @@ mod tests {
         fn ballot(&self, me: &SiteName, uid: Uid, epoch: Epoch) -> Arc<Ballot> {
             let (heard, digest) = (self.heard(), self.spec.digest(&self.key));
             let (spec, layout, record) = (&self.spec, &self.layout, self.record(me));
-            Arc::new(mint(Situation { me, spec, digest, layout, record, heard: &heard }, uid, epoch))
+            let situation = Situation { me, spec, digest, layout, record, heard: &heard, measuring: false };
+            Arc::new(mint(situation, uid, epoch))
         }
     }
 
@@ -603,5 +638,40 @@ mod tests {
         let (record_missing, foreign_data) = (false, false);
         let voter = Voter { site: &east, digest, record_missing, foreign_data, unarchived_seed: true };
         assert_eq!(vote(w.record(&east), &ballot, voter).unwrap_err().code, Code::VoteRefused);
+    }
+
+    #[test]
+    fn the_distance_is_measured_before_and_written_down_with_the_ballot() {
+        let three = serde_json::json!({"clusters": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
+        let mut world = World { measuring: true, ..World::new(three) };
+        let (a, b, c) = (site("a"), site("b"), site("c"));
+        let wait = |far: &SiteName| BallotMove::Wait(Reason::new(Code::MeasuringDistance).site(far));
+        assert_eq!(world.next(&a), wait(&b));
+        world.links = vec![(a.clone(), b.clone(), 12), (c.clone(), a.clone(), 90)];
+        assert_eq!(world.next(&a), wait(&c), "b and c have not measured each other");
+        // It is not waited for without end; what is known counts.
+        world.measuring = false;
+        assert!(matches!(world.next(&a), BallotMove::Mint { .. }));
+        assert_eq!(world.ballot(&a, Uid(7), Epoch(1)).timing, Some(Timing::from_rtt_us(90_000)));
+        world.measuring = true;
+        world.links.push((b, c, 110));
+        assert!(matches!(world.next(&a), BallotMove::Mint { .. }));
+        let ballot = world.ballot(&a, Uid(7), Epoch(1));
+        assert_eq!(ballot.timing, Some(Timing { rtt_ms: 110, heartbeat_ms: 150, election_ms: 2_500 }));
+        // Everybody renders what the ballot says, before birth and after.
+        let voted = world.vote(&a, &ballot).unwrap();
+        assert_eq!(voted.timing(), ballot.timing);
+        let seeded = Seeded { epoch: Epoch(1), cluster: ClusterId(1), member: MemberId(2) };
+        assert_eq!(learn(&voted, seeded).timing(), ballot.timing);
+        assert_eq!(learn(&voted, seeded).summary().timing, ballot.timing);
+    }
+
+    #[test]
+    fn who_wrote_timers_waits_for_no_measurement() {
+        let etcd = serde_json::json!({"heartbeatMs": 100, "electionMs": 1000});
+        let spec =
+            serde_json::json!({"clusters": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "etcd": etcd});
+        let world = World { measuring: true, ..World::new(spec) };
+        assert!(matches!(world.next(&site("a")), BallotMove::Mint { .. }));
     }
 }

@@ -10,6 +10,7 @@ use crate::membership::plan::Planned;
 use crate::membership::quorum::{arithmetic, at_risk};
 use crate::membership::step::Decision;
 use crate::reason::{Code, Reason};
+use crate::timing;
 
 /// Condition types (decisions.md 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -28,6 +29,7 @@ pub enum ConditionType {
     DataLost,
     Frozen,
     DivergentData,
+    SlowFailover,
 }
 
 /// True, false or not known.
@@ -103,6 +105,19 @@ pub struct MemberStatus {
     pub leader: bool,
 }
 
+/// etcd's timers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TimingStatus {
+    /// Heartbeat interval, ms.
+    pub heartbeat_ms: u32,
+    /// Election timeout, ms.
+    pub election_ms: u32,
+    /// The round-trip time that they were chosen for, ms; none if a person wrote both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<u32>,
+}
+
 /// One line of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanLine {
@@ -166,6 +181,9 @@ pub struct Status {
     pub conditions: Vec<Condition>,
     /// Room for losses.
     pub arithmetic: ArithmeticStatus,
+    /// etcd's timers, the same in every site; none before they are agreed on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<TimingStatus>,
     /// Members.
     pub members: Vec<MemberStatus>,
     /// The leading member's id.
@@ -255,6 +273,7 @@ pub fn conditions(
         at_risk_condition(view),
         frozen(decision),
         divergent(view),
+        slow_failover(wish),
     ];
     all.push(match data_lost {
         Some(reason) => from_reason(T::DataLost, true, reason),
@@ -388,6 +407,17 @@ fn divergent(view: &View) -> Condition {
         }
         None => condition(ConditionType::DivergentData, false, "Equal", "no difference was seen".to_owned()),
     }
+}
+
+fn slow_failover(wish: &Wish) -> Condition {
+    use ConditionType::SlowFailover;
+    let election_ms = wish.options.election_ms;
+    if timing::slow_failover(election_ms) {
+        let longest = 3 * u64::from(election_ms);
+        let reason = Reason::new(Code::SlowFailover).numbers(longest, timing::LEASE_RENEWAL_MS.into());
+        return from_reason(SlowFailover, true, &reason);
+    }
+    condition(SlowFailover, false, "InTime", format!("election timeout {election_ms} ms"))
 }
 
 /// The state of a member as one word, with the reason.

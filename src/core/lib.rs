@@ -17,3 +17,4 @@ pub mod node;
 pub mod reason;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod timing;

@@ -12,6 +12,7 @@ use crate::federation::spec::Spec;
 use crate::id::{ClusterId, Digest, FederationKey, IncarnationId, MemberId, PeerUrl, SiteName, Slot, Term};
 use crate::intent::record::Record;
 use crate::reason::Code;
+use crate::timing::{self, Timing};
 
 /// One thing to do for a member of the own site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -253,7 +254,6 @@ fn born(l: Local<'_>, i: &Incarnation, report: Option<&MemberReport>) -> Option<
 /// The grant of an incarnation that is recorded as `Started`.
 pub fn grant(l: Local<'_>, i: &Incarnation, url: &PeerUrl, kind: GrantKind) -> Option<Grant> {
     let name = etcd_name(l.federation, &i.slot, i.id);
-    let (heartbeat_ms, election_ms) = l.spec.timers();
     let initial_cluster = match kind {
         GrantKind::Seed => vec![(name.clone(), url.clone())],
         GrantKind::Resume => Vec::new(), // etcd ignores it beside an existing log
@@ -278,12 +278,14 @@ pub fn grant(l: Local<'_>, i: &Incarnation, url: &PeerUrl, kind: GrantKind) -> O
         peer_url: url.clone(),
         initial_cluster,
         mark: i.mark,
-        settings: options(l.spec, heartbeat_ms, election_ms),
+        settings: options(l.spec, l.record.timing()),
     })
 }
 
-fn options(spec: &Spec, heartbeat_ms: u32, election_ms: u32) -> EtcdOptions {
+/// What every etcd of a federation is started with: of the spec, and of the timing that was activated with it.
+pub fn options(spec: &Spec, timing: Option<Timing>) -> EtcdOptions {
     const DEFAULT_QUOTA: u64 = 2 << 30;
+    let (heartbeat_ms, election_ms) = timing::timers(spec, timing);
     EtcdOptions {
         version: spec.version.as_deref().unwrap_or("3.6").into(),
         heartbeat_ms,
@@ -373,6 +375,7 @@ mod tests {
             dir,
             process,
             pid: None,
+            options: None,
             starts: 0,
             last_words: None,
             archived: vec![],

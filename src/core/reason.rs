@@ -177,6 +177,9 @@ codes! {
     /// Two sites hold different specs.
     SpecMismatch, Some(Rule::I7), "site {site} holds another spec",
         "apply the same file in every cluster";
+    /// etcd's timers follow from round-trip times, and those between some sites are not known yet.
+    MeasuringDistance, None, "the round-trip time between site {site} and another site is not measured yet",
+        "wait: after ten seconds it is not waited for any longer";
     /// A site is bound to another federation uid or voted for something else.
     BallotConflict, Some(Rule::I7), "site {site} is bound to another federation or voted for another ballot",
         "see runbooks/ballot-conflict; nothing was started";
@@ -216,6 +219,9 @@ codes! {
     /// The learner's certificates end too soon.
     CertificateExpiring, Some(Rule::I9), "certificates of member {member} at site {site} end too soon",
         "renew them; the agent does so by itself if its CA is there";
+    /// No election ends in reasonable time between voters that are so far apart.
+    TooFar, None, "site {site} is {have} ms away from another voter; beyond {need} ms it can hold a learner only",
+        "use a nearer site for the voter, or take the site out of spec.clusters";
     /// Leadership must move off a member before it is touched.
     LeaderInTheWay, Some(Rule::I10), "member {member} at site {site} is raft leader",
         "nothing: leadership is moved first";
@@ -297,6 +303,9 @@ codes! {
     /// The loss of one site or zone would stop writes.
     QuorumAtRisk, None, "the loss of site {site} would stop writes ({have} of {need} voters would remain)",
         "bring missing members back, or add a third site";
+    /// The sites are so far apart that the loss of the leader stops writes for longer than Kubernetes' controllers wait.
+    SlowFailover, None, "without its leader etcd may not write for {have} ms; leases of Kubernetes' controllers end after {need} ms",
+        "use nearer sites, or give the controllers on this etcd longer leases";
     /// The site is no longer part of the federation.
     Retired, None, "site {site} was removed from the federation",
         "delete the FederatedEtcd there";

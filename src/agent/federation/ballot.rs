@@ -8,7 +8,7 @@ use quorate_core::federation::member::{Incarnation, IncarnationState};
 use quorate_core::federation::observed::RecordSummary;
 use quorate_core::id::{Epoch, IncarnationId, SiteName, Slot, Uid};
 use quorate_core::node;
-use quorate_core::reason::Reason;
+use quorate_core::reason::{Code, Reason};
 
 use super::{Answers, Event, Federation, waiting};
 use crate::ports::{Peers as _, Runtime as _, World};
@@ -23,6 +23,8 @@ const AGAIN_MS: u64 = 500;
 pub(super) struct Asking {
     asked: bool,
     again_at: u64,
+    /// Own clock since which only a distance is waited for.
+    measuring_since: Option<u64>,
     /// What is waited for before birth.
     pub(super) waits: Option<Reason>,
 }
@@ -57,7 +59,9 @@ impl<W: World> Federation<W> {
             self.last.may_seed = false;
             return false;
         };
-        let heard = self.tracker.heard(self.now());
+        let now = self.now();
+        let heard = self.tracker.heard(now);
+        let patient = |since| now.saturating_sub(since) < ballot::MEASURING_MS;
         let situation = Situation {
             me: &self.names.site,
             spec: &own.spec,
@@ -65,8 +69,12 @@ impl<W: World> Federation<W> {
             layout: &own.layout,
             record: &self.record,
             heard: &heard,
+            measuring: self.ballot.measuring_since.is_none_or(patient),
         };
         let next = ballot::next(situation);
+        if matches!(&next, BallotMove::Wait(reason) if reason.code == Code::MeasuringDistance) {
+            self.ballot.measuring_since.get_or_insert(now);
+        }
         self.last.may_seed = matches!(next, BallotMove::Seed(_));
         self.ballot.waits = waiting(&next);
         match next {
@@ -139,7 +147,9 @@ impl<W: World> Federation<W> {
             Ok(next) => {
                 let minted = self.persist(next).await;
                 if minted {
-                    let text = format!("uid {}, epoch {}, seed {}", ballot.uid, ballot.epoch, ballot.seed);
+                    let Ballot { uid, epoch, seed, timing, .. } = ballot.as_ref();
+                    let timing = timing.map(|timing| format!(", {timing}")).unwrap_or_default();
+                    let text = format!("uid {uid}, epoch {epoch}, seed {seed}{timing}");
                     self.event("BallotMinted", text);
                 }
                 minted

@@ -27,6 +27,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use quorate_core::ballot::BallotMove;
+use quorate_core::federation::distance;
 use quorate_core::federation::layout::Layout;
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::track::{Frame, Tracker};
@@ -35,7 +36,9 @@ use quorate_core::id::{Digest, PeerUrl, SiteName, Slot};
 use quorate_core::intent::record::Record;
 use quorate_core::membership::plan;
 use quorate_core::membership::step::Decision;
+use quorate_core::node;
 use quorate_core::reason::{Code, Reason};
+use quorate_core::timing::{self, Steady, Timing};
 use quorate_link::drain::Drain;
 use tokio::sync::mpsc;
 
@@ -60,6 +63,7 @@ pub(crate) struct OwnSpec {
 /// The task's state.
 pub struct Federation<W: World> {
     names: Names,
+    settings: Settings,
     ports: Ports<W>,
     metrics: Arc<Metrics>,
     inbox: mpsc::Receiver<Message>,
@@ -81,13 +85,24 @@ pub struct Federation<W: World> {
     ballot: ballot::Asking,
     local: local::Doing,
     run: execute::Runs,
+    /// How long other timers than the effective ones have fitted better.
+    steady: Steady,
     last: Last,
+}
+
+/// What the site's configuration says of each federation.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// How long a better leader, or a need for other timers, must last before it is followed, ms.
+    pub placement_after_ms: u64,
 }
 
 /// What the last turn decided.
 struct Last {
     view: Option<View>,
     decision: Decision,
+    /// Timers that have fitted better for long enough.
+    retimed: Option<Timing>,
     may_seed: bool,
     attention: bool,
     reports: u64,
@@ -95,7 +110,12 @@ struct Last {
 
 impl<W: World> Federation<W> {
     /// Loads the record and makes the task's state; [`Federation::run`] runs it.
-    pub async fn open(names: Names, ports: Ports<W>, metrics: Arc<Metrics>) -> (Self, Handle) {
+    pub async fn open(
+        names: Names,
+        settings: Settings,
+        ports: Ports<W>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, Handle) {
         let (sender, inbox) = mpsc::channel(256);
         let (snapshot, watch) = tokio::sync::watch::channel(Arc::new(Snapshot::new(&names)));
         let handle = Handle::new(sender, watch);
@@ -138,9 +158,12 @@ impl<W: World> Federation<W> {
             ballot: ballot::Asking::default(),
             local: local::Doing::default(),
             run: execute::Runs::default(),
+            steady: Steady::default(),
+            settings,
             last: Last {
                 view: None,
                 decision: Decision::Wait(Code::WaitingForClusters.into()),
+                retimed: None,
                 may_seed: false,
                 attention: true,
                 reports: 0,
@@ -231,8 +254,12 @@ impl<W: World> Federation<W> {
         let removed =
             list.and_then(|list| others().find_map(|told| self.record.catch_up_removed(told, list)));
         let activated = || {
-            let own = self.own.as_ref()?;
-            others().find_map(|told| self.record.catch_up(told, own.digest, &own.spec))
+            let own = self.own.as_ref().map(|own| (own.digest, &own.spec));
+            // Also the spec that is effective here: others may have activated it with other timers.
+            let held = self.record.effective.as_ref().map(|held| (held.digest, &held.spec));
+            let mut known = own.into_iter().chain(held);
+            known
+                .find_map(|(digest, spec)| others().find_map(|told| self.record.catch_up(told, digest, spec)))
         };
         match removed.or_else(activated) {
             Some(next) => self.persist(next).await,
@@ -281,8 +308,30 @@ impl<W: World> Federation<W> {
         }
     }
 
+    /// Watches whether other timers would fit the distance of the sites better for long enough; only where it can be
+    /// acted on.
+    fn note_timing(&mut self) {
+        let leads = self.last.view.as_ref().is_some_and(|view| view.own_leads);
+        let effective = self.record.effective.as_ref().filter(|e| leads && timing::is_auto(&e.spec));
+        let measured = effective.and_then(|e| self.measured(&e.spec.sites().cloned().collect::<Vec<_>>()));
+        let current = self.record.timing().unwrap_or_default();
+        let (now, after) = (self.now(), self.settings.placement_after_ms);
+        self.last.retimed = self.steady.note(now, after, current, measured);
+    }
+
+    /// The effective spec with the timers that it should have by now, if the own CR is that very spec.
+    fn retimed(&self) -> Option<Pending> {
+        let effective = self.record.effective.as_ref()?;
+        let timing = self.last.retimed?;
+        let same = self.own.as_ref().is_some_and(|own| own.digest == effective.digest);
+        let sites = effective.spec.sites().cloned().collect();
+        let (digest, timing) = (effective.digest, Some(timing));
+        same.then_some(Pending { digest, sites, lost_sites: Vec::new(), timing })
+    }
+
     /// Merges what is known and, if the own member leads, starts the next step.
     async fn decide(&mut self) {
+        self.note_timing();
         let Some(wish) = self.wish() else {
             self.last.view = None;
             self.last.attention = true;
@@ -327,7 +376,9 @@ impl<W: World> Federation<W> {
             };
             let sites: Vec<SiteName> = own.spec.sites().cloned().collect();
             let lost_sites = sites.iter().filter(lost).cloned().collect();
-            Pending { digest: own.digest, sites, lost_sites }
+            let measured = self.measured(&sites);
+            let timing = timing::at_activation(effective.timing, measured);
+            Pending { digest: own.digest, sites, lost_sites, timing }
         });
         Some(Wish {
             generation: effective.generation,
@@ -337,15 +388,30 @@ impl<W: World> Federation<W> {
             lost_members,
             max_backup_age_s: None,
             pending,
+            retimed: self.retimed(),
             url_changes: Vec::new(),
             deadline_ms: self.deadline_ms(),
+            options: node::options(&effective.spec, effective.timing),
         })
     }
 
     /// Rule I14: 5 s + 2 x election + 4 x RTT.
     fn deadline_ms(&self) -> u64 {
-        let election = self.spec().map_or(1000, |(spec, _)| u64::from(spec.timers().1));
-        5_000 + 2 * election + 4 * self.look.rtt_ms()
+        let election = self.spec().map_or(1_000, |(spec, _)| timing::timers(&spec, self.record.timing()).1);
+        timing::deadline_ms(election, self.look.rtt_ms())
+    }
+
+    /// The timing that fits the distance of some sites and of those that host a listed member; none while it is not
+    /// known of each pair.
+    fn measured(&self, sites: &[SiteName]) -> Option<Timing> {
+        let view = self.last.view.as_ref();
+        let hosts = view.iter().flat_map(|view| view.members.iter()).filter_map(|m| m.site());
+        let mut all: Vec<SiteName> = sites.iter().chain(hosts).cloned().collect();
+        all.sort();
+        all.dedup();
+        let observation = |site: &SiteName| self.tracker.observation(site).map(Arc::as_ref);
+        let worst = distance::worst(&all, observation);
+        worst.unknown.is_none().then(|| Timing::from_rtt_us(worst.rtt_us))
     }
 
     /// The spec that the own members follow: the effective one, before birth that of the ballot.

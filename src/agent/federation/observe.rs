@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_core::federation::distance::Window;
 use quorate_core::federation::member::{Mark, OutsideMark, Process};
 use quorate_core::federation::observed::{
-    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, SiteObservation, Status,
+    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, PeerLink, SiteObservation,
+    Status,
 };
 use quorate_core::federation::view::HEARD_MS;
 use quorate_core::id::{IncarnationId, MemberId, Revision, SiteName, Slot, Term};
@@ -16,7 +18,7 @@ use quorate_core::node;
 use super::message::Sampled;
 use super::watermark::Watermark;
 use super::{Event, Federation};
-use crate::ports::{Etcd as _, Records as _, Runtime as _, Target, World};
+use crate::ports::{Etcd as _, Peers as _, Records as _, Runtime as _, Target, World};
 
 /// Between two looks at the own members. Together with the two seconds between pings this stays well below the 5 s
 /// after which an agent counts as silent.
@@ -56,7 +58,7 @@ pub(super) struct Look {
 struct Row {
     misses: u32,
     good_since: Option<u64>,
-    rtt_us: u32,
+    distance: Window,
     probed_at: Option<u64>,
     probing: bool,
     due: u64,
@@ -66,7 +68,7 @@ impl Row {
     fn link(&self, member: MemberId, now: u64) -> Link {
         let good_ms = self.good_since.map_or(0, |since| now.saturating_sub(since).clamp(1, GOOD_CAP_MS));
         let stale = self.probed_at.is_none_or(|at| now.saturating_sub(at) > PROBE_MS);
-        Link { member, misses: self.misses, good_ms, rtt_us: self.rtt_us, stale }
+        Link { member, misses: self.misses, good_ms, rtt_us: self.distance.told_us().unwrap_or(0), stale }
     }
 }
 
@@ -84,7 +86,8 @@ impl Look {
 
     /// The worst round-trip time, ms.
     pub(super) fn rtt_ms(&self) -> u64 {
-        self.links.values().map(|row| u64::from(row.rtt_us) / 1_000).max().unwrap_or(0)
+        let known = self.links.values().filter_map(|row| row.distance.told_us());
+        known.map(|us| u64::from(us) / 1_000).max().unwrap_or(0)
     }
 
     /// Rule I13: 5 s + 2 x the worst round-trip time.
@@ -201,6 +204,7 @@ impl<W: World> Federation<W> {
                 .map(|layout| node::offers(&self.record, &layout, &self.names.site, &reports, &urls))
                 .unwrap_or_default(),
             links: listed.iter().filter_map(|m| Some(self.look.links.get(&m.id)?.link(m.id, now))).collect(),
+            peers: self.peer_links(),
             leader: self.claim(),
             attention: self.last.attention && self.record.seeded.is_some(),
             backup_age_s: None,
@@ -209,6 +213,14 @@ impl<W: World> Federation<W> {
             seen: self.tracker.seen(),
             moved: self.tracker.moved(),
         }
+    }
+
+    fn peer_links(&self) -> Vec<PeerLink> {
+        let row = |site: SiteName| {
+            let rtt_us = self.ports.peers.round_trip(&site)?;
+            Some(PeerLink { site, rtt_us })
+        };
+        self.others().into_iter().filter_map(row).collect()
     }
 
     fn local_members(&self, reports: &[quorate_core::federation::member::MemberReport]) -> Vec<LocalMember> {
@@ -227,6 +239,7 @@ impl<W: World> Federation<W> {
                 member: i.member,
                 peer_url: self.ports.runtime.peer_url(&i.slot)?,
                 process: here.map_or(Process::Unknown, |r| r.process.clone()),
+                options: here.and_then(|r| r.options.clone()),
                 status: self.look.statuses.get(&i.slot).filter(|s| Some(s.member) == i.member).cloned(),
                 certificates_good: self.ports.runtime.certificates_good(&i.slot),
             })
@@ -302,10 +315,7 @@ impl<W: World> Federation<W> {
         };
         row.misses = 0;
         row.good_since.get_or_insert(now);
-        // A number that trembles would be a change with each probe: only a clear one counts.
-        if rtt.abs_diff(row.rtt_us) > row.rtt_us / 2 + 1_000 || row.rtt_us == 0 {
-            row.rtt_us = rtt.max(1);
-        }
+        row.distance.add(now, rtt);
     }
 
     /// Compares each learner and each alive voter once per leadership with the own leading member (rules I9 and I15).

@@ -18,6 +18,10 @@ use crate::ports::Sender;
 
 /// Renews the age of all that did not change (decisions.md 3).
 const PING: Duration = Duration::from_secs(2);
+/// The same until the distance is known: a birth waits for it.
+const PING_SOON: Duration = Duration::from_millis(200);
+/// A ping that is not answered by then says nothing of the distance.
+const PONG: Duration = Duration::from_secs(10);
 /// Everything once more, in case something got lost.
 const ALL: Duration = Duration::from_mins(1);
 /// Between two messages about one federation; what changes meanwhile goes with the next one.
@@ -65,7 +69,6 @@ pub(super) async fn speak(mesh: Arc<Mesh>, peer: SiteName, channel: Channel) {
 
 async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<(), tonic::Status> {
     let mut client = PeerClient::new(channel);
-    let asked = mesh.clock.now_ms();
     let hello = HelloRequest {
         envelope: Some(mesh.envelope(None, Sender::default())),
         capabilities: Vec::new(),
@@ -74,13 +77,14 @@ async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<
     let mut request = tonic::Request::new(hello);
     request.set_timeout(super::CALL);
     let reply = client.hello(request).await?.into_inner();
-    let rtt = mesh.clock.now_ms().saturating_sub(asked);
     tracing::info!(peer = %peer, version = reply.version, "connected to the peer");
     let (outgoing, stream) = mpsc::channel(64);
     let mut incoming = client.sync(ReceiverStream::new(stream)).await?.into_inner();
     let mut sent = Sent::default();
     let mut wake = mesh.wake.subscribe();
-    let mut ping = tokio::time::interval(PING);
+    let mut ping = tokio::time::interval(PING_SOON);
+    // The last ping that is not answered, with the time when it went out. One answer in flight is enough.
+    let mut pinged: Option<(u64, Duration)> = None;
     let mut all = tokio::time::interval(ALL);
     all.reset();
     let mut again: Option<u64> = Some(0);
@@ -88,6 +92,13 @@ async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<
         let pause = again.map(|at| Duration::from_millis(at.saturating_sub(mesh.clock.now_ms())));
         tokio::select! {
             message = incoming.message() => match message? {
+                Some(SyncMessage { message: Some(Message::Pong(pong)) }) => {
+                    let Some((_, at)) = pinged.take_if(|(seq, _)| *seq == pong.seq) else { continue };
+                    if mesh.note_round_trip(peer, mesh.clock.elapsed().saturating_sub(at)) && ping.period() != PING {
+                        ping = tokio::time::interval(PING);
+                        ping.reset();
+                    }
+                }
                 Some(SyncMessage { message: Some(Message::Retired(retired)) }) => {
                     tracing::warn!(peer = %peer, generation = retired.generation, "this site was removed from a federation");
                 }
@@ -95,8 +106,16 @@ async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<
                 None => return Ok(()),
             },
             _ = ping.tick() => {
-                mesh.metrics.peer(peer.as_str(), seconds(mesh.age_ms(peer).unwrap_or(u64::MAX)), seconds(rtt));
-                send(&outgoing, pinged(mesh, peer)).await?;
+                let age = seconds(mesh.age_ms(peer).unwrap_or(u64::MAX));
+                let rtt = mesh.round_trip_us(peer).map(|us| Duration::from_micros(us.into()).as_secs_f64());
+                mesh.metrics.peer(peer.as_str(), age, rtt);
+                let now = mesh.clock.elapsed();
+                let open = pinged.is_some_and(|(_, at)| now.saturating_sub(at) < PONG);
+                let (seq, message) = fresh(mesh, peer);
+                send(&outgoing, message).await?;
+                if !open {
+                    pinged = Some((seq, now));
+                }
             }
             _ = all.tick() => {
                 sent = Sent::default();
@@ -164,7 +183,8 @@ impl Sent {
     }
 }
 
-fn pinged(mesh: &Mesh, peer: &SiteName) -> Message {
+/// A ping, with its number.
+fn fresh(mesh: &Mesh, peer: &SiteName) -> (u64, Message) {
     let now = mesh.clock.now_ms();
     let fresh = lock(&mesh.said)
         .iter()
@@ -176,5 +196,6 @@ fn pinged(mesh: &Mesh, peer: &SiteName) -> Message {
             sample_age_ms: now.saturating_sub(said.true_at),
         })
         .collect();
-    Message::Ping(Ping { envelope: Some(mesh.envelope(None, Sender::default())), fresh })
+    let envelope = mesh.envelope(None, Sender::default());
+    (envelope.seq, Message::Ping(Ping { envelope: Some(envelope), fresh }))
 }

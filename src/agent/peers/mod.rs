@@ -19,6 +19,7 @@ use quorate_api::document::{self, format};
 use quorate_api::peer::peer_client::PeerClient;
 use quorate_api::peer::{Document, Envelope};
 use quorate_core::ballot::Ballot;
+use quorate_core::federation::distance::Window;
 use quorate_core::federation::observed::{RecordSummary, SiteObservation};
 use quorate_core::id::{BootId, FederationKey, SiteName};
 use quorate_core::intent::record::Record;
@@ -85,6 +86,8 @@ pub struct Mesh {
     told: Mutex<BTreeMap<(SiteName, FederationKey), Told>>,
     arrivals: AtomicU64,
     heard: Mutex<BTreeMap<SiteName, u64>>,
+    /// How far the peers' agents are, by the pings of our streams.
+    distances: Mutex<BTreeMap<SiteName, Window>>,
     /// A peer that calls is back: our own call need not wait any longer.
     called: BTreeMap<SiteName, Notify>,
     highest: Mutex<BTreeMap<SiteName, u32>>,
@@ -141,6 +144,7 @@ impl Mesh {
             told: Mutex::default(),
             arrivals: AtomicU64::new(1),
             heard: Mutex::default(),
+            distances: Mutex::default(),
             highest: Mutex::new(highest.unwrap_or_default()),
             memory,
             refusals: Repeats::default(),
@@ -188,6 +192,20 @@ impl Mesh {
     /// Milliseconds since a peer was heard.
     pub fn age_ms(&self, peer: &SiteName) -> Option<u64> {
         lock(&self.heard).get(peer).map(|at| self.clock.now_ms().saturating_sub(*at))
+    }
+
+    /// A ping of ours was answered; whether the distance is known well enough now.
+    fn note_round_trip(&self, peer: &SiteName, rtt: Duration) -> bool {
+        let rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+        let mut distances = lock(&self.distances);
+        let window = distances.entry(peer.clone()).or_default();
+        window.add(self.clock.now_ms(), rtt_us);
+        window.enough()
+    }
+
+    /// How far a peer's agent is, microseconds; none while that is not proven.
+    pub fn round_trip_us(&self, peer: &SiteName) -> Option<u32> {
+        lock(&self.distances).get(peer)?.proven_us(self.clock.now_ms())
     }
 
     fn handle(&self, key: &FederationKey) -> Option<Handle> {
@@ -362,5 +380,9 @@ impl Peers for FederationPeers {
         }
         drop(said);
         self.mesh.wake.send_modify(|count| *count += 1 + u64::from(sites_changed));
+    }
+
+    fn round_trip(&self, site: &SiteName) -> Option<u32> {
+        self.mesh.round_trip_us(site)
     }
 }

@@ -7,7 +7,7 @@ use axum::Router;
 use quorate_api::document::{self, format};
 use quorate_api::peer::peer_server::{Peer, PeerServer};
 use quorate_api::peer::sync_message::Message as Said;
-use quorate_api::peer::{Document, HelloReply, HelloRequest, Ping, SyncMessage, ViewUpdate};
+use quorate_api::peer::{Document, HelloReply, HelloRequest, Ping, Pong, SyncMessage, ViewUpdate};
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::id::{FederationKey, ObjectName, SiteName};
 use quorate_core::reason::Reason;
@@ -124,7 +124,7 @@ impl Peer for Service {
             loop {
                 match incoming.message().await {
                     Ok(Some(SyncMessage { message: Some(message) })) => {
-                        if let Err(refusal) = listen(&mesh, &site, message, &mut last).await {
+                        if let Err(refusal) = listen(&mesh, &site, message, &mut last, &answers).await {
                             mesh.refuse(site.as_str(), refusal.reason, &refusal.detail);
                             // What follows in this stream is not worth more.
                             if refusal.reason != "NotAMember" {
@@ -189,32 +189,42 @@ impl Peer for Service {
     }
 }
 
+fn pong(mesh: &Mesh, seq: u64) -> SyncMessage {
+    let envelope = Some(mesh.envelope(None, Sender::default()));
+    SyncMessage { message: Some(Said::Pong(Pong { envelope, seq })) }
+}
+
 /// Takes one message of a stream.
 async fn listen(
     mesh: &Mesh,
     site: &SiteName,
     message: Said,
     last: &mut (Vec<u8>, u64),
+    answers: &mpsc::Sender<Result<SyncMessage, Status>>,
 ) -> Result<(), Refusal> {
     let envelope = match &message {
         Said::View(view) => view.envelope.as_ref(),
         Said::Ping(ping) => ping.envelope.as_ref(),
         Said::Retired(retired) => retired.envelope.as_ref(),
+        Said::Pong(pong) => pong.envelope.as_ref(),
     };
     let checked = envelope::check(mesh, site, envelope)?;
     if last.0 == checked.boot && checked.seq <= last.1 {
         let detail = format!("{} after {}", checked.seq, last.1);
         return Err(Refusal { reason: "Replayed", detail });
     }
-    *last = (checked.boot, checked.seq);
+    *last = (checked.boot.clone(), checked.seq);
     lock(&mesh.heard).insert(site.clone(), mesh.clock.now_ms());
     match message {
         Said::View(view) => viewed(mesh, site, checked.federation, view).await,
         Said::Ping(ping) => {
+            // At once, for the round trip; a full channel holds answers enough.
+            let _ = answers.try_send(Ok(pong(mesh, checked.seq)));
             pinged(mesh, site, ping).await;
             Ok(())
         }
-        Said::Retired(_) => Ok(()),
+        // Answers to nothing that was asked on this stream.
+        Said::Retired(_) | Said::Pong(_) => Ok(()),
     }
 }
 

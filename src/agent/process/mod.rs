@@ -206,6 +206,7 @@ fn unknown(slot: &Slot) -> MemberReport {
         process: Process::Unknown,
         pid: None,
         starts: 0,
+        options: None,
         last_words: None,
         archived: Vec::new(),
     }

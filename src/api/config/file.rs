@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use quorate_core::federation::layout::default_zone;
 use quorate_core::id::{BootId, SiteName, ZoneName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Cidr, ConfigError, Peer, Ports, SiteConfig};
+use super::{Cidr, ConfigError, Peer, Ports, SiteConfig, duration};
 use crate::problem::{Problem, nearest};
 use crate::schema;
 use crate::yaml::{self, Node};
@@ -47,6 +48,10 @@ struct File {
     /// Where other agents and members may be. Default: anywhere. A change needs a restart of the agent, which members do not notice.
     #[serde(rename = "peerCIDRs")]
     peer_cidrs: Option<Vec<String>>,
+    /// How long another place for raft leadership must have been better, or other timers of etcd must have fitted the
+    /// round-trip times better, before quorate follows: a whole number with `s`, `m` or `h`, at least `10s`. Default: `10m`.
+    /// A change needs a restart of the agent, which members do not notice.
+    placement_after: Option<String>,
     /// `error`, `warn`, `info`, `debug` or `trace`, or a list such as `info,quorate_agent=debug`. Default: `info`.
     /// A change needs a restart of the agent, which members do not notice.
     log_level: Option<String>,
@@ -123,6 +128,7 @@ keys! {
     EtcdDir "etcdDir" "QUORATE_ETCD_DIR";
     Peers "peers" "QUORATE_PEERS";
     PeerCidrs "peerCIDRs" "QUORATE_PEER_CIDRS";
+    PlacementAfter "placementAfter" "QUORATE_PLACEMENT_AFTER";
     LogLevel "logLevel" "QUORATE_LOG_LEVEL";
 }
 
@@ -216,6 +222,7 @@ impl Reader {
             Key::PeerDomain => file.peer_domain = text(),
             Key::EtcdDir => file.etcd_dir = text(),
             Key::PeerCidrs => file.peer_cidrs = list(),
+            Key::PlacementAfter => file.placement_after = text(),
             Key::LogLevel => file.log_level = text(),
             Key::PortAgent => file.ports.agent = self.port(key, value),
             Key::PortMember => file.ports.member = self.port(key, value),
@@ -257,6 +264,7 @@ impl Reader {
             etcd_dir,
             peers,
             peer_cidrs,
+            placement_after,
             log_level,
         } = file;
         let site = self.required("site", site).and_then(|site| self.named("site", SiteName::new(&site)));
@@ -283,6 +291,7 @@ impl Reader {
         let ports = self.ports(&ports);
         let peers = self.peers(peers.unwrap_or_default(), site.as_ref());
         let peer_cidrs = self.cidrs(&peer_cidrs.unwrap_or_default());
+        let placement_after = self.placement_after(placement_after);
         let log_level = self.level(log_level);
         Some(SiteConfig {
             site: site?,
@@ -298,6 +307,7 @@ impl Reader {
             etcd_dir: etcd_dir.map(PathBuf::from),
             peers,
             peer_cidrs,
+            placement_after: placement_after?,
             log_level,
         })
     }
@@ -391,6 +401,20 @@ impl Reader {
             found.extend(self.named(&format!("peerCIDRs[{i}]"), text.parse::<Cidr>()));
         }
         found
+    }
+
+    fn placement_after(&mut self, text: Option<String>) -> Option<Duration> {
+        // Shorter than a few looks and probes nothing has lasted.
+        const LEAST: Duration = Duration::from_secs(10);
+        let text = text.unwrap_or_else(|| "10m".to_owned());
+        match duration::read(&text) {
+            Some(duration) if duration >= LEAST => Some(duration),
+            Some(_) => self.none("placementAfter", format!("{text:?} is shorter than 10s")),
+            None => self.none(
+                "placementAfter",
+                format!("{text:?} is not a duration such as \"90s\", \"10m\" or \"1h\""),
+            ),
+        }
     }
 
     fn level(&mut self, level: Option<String>) -> String {

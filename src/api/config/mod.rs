@@ -3,11 +3,13 @@
 //! Precedence: flags > environment `QUORATE_*` > file > default. [`SiteConfig::to_yaml`] shows the result.
 
 mod cidr;
+mod duration;
 mod file;
 mod ports;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use quorate_core::id::{PeerUrl, SiteName, ZoneName};
 use serde::Serialize;
@@ -59,6 +61,9 @@ pub struct SiteConfig {
     /// Where peers may be; empty = anywhere.
     #[serde(rename = "peerCIDRs")]
     pub peer_cidrs: Vec<Cidr>,
+    /// How long a better place for the leader, or a need for other timers, must last before it is followed.
+    #[serde(serialize_with = "duration::write")]
+    pub placement_after: Duration,
     /// A level, or a list of `target=level`.
     pub log_level: String,
 }

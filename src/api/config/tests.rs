@@ -27,6 +27,7 @@ fn a_good_file_is_read_and_the_rest_is_default() {
     assert_eq!(config.peer_domain, "east.quorate.test");
     assert_eq!(config.ports, Ports { agent: 18443, ..Ports::default() });
     assert_eq!(config.log_level, "info");
+    assert_eq!(config.placement_after, Duration::from_mins(10));
     assert_eq!(config.peers.len(), 2);
     assert!(config.admits("127.0.9.9".parse().unwrap()) && !config.admits("10.0.0.1".parse().unwrap()));
     assert_eq!(parse(&config.to_yaml()).unwrap(), config, "{}", config.to_yaml());

@@ -137,11 +137,12 @@ pub struct EtcdSection {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int64"))]
     pub quota_bytes: Option<u64>,
-    /// Heartbeat interval in milliseconds. Absent: 100.
+    /// Heartbeat interval in milliseconds. Absent: from the round-trip times that the agents measure, 100 to 500.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32"))]
     pub heartbeat_ms: Option<u32>,
-    /// Election timeout in milliseconds: at least five heartbeats, at most 50000. Absent: 1000.
+    /// Election timeout in milliseconds: at least five heartbeats, at most 50000. Absent: from the round-trip times that
+    /// the agents measure, 1000 to 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32"))]
     pub election_ms: Option<u32>,

@@ -3,6 +3,7 @@
 
 use quorate_core::condition::{
     ArithmeticStatus, BackupStatus, Condition, ConditionStatus, MemberStatus, PlanLine, SiteStatus, Status,
+    TimingStatus,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,9 @@ pub struct FederatedEtcdStatus {
     /// Room for losses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<Arithmetic>,
+    /// etcd's timers, the same in every site.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Timing>,
     /// The members of the etcd.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub members: Vec<Member>,
@@ -134,6 +138,22 @@ pub struct Arithmetic {
     pub can_lose_zones: Vec<String>,
     /// Clusters whose loss now would not stop writes.
     pub can_lose_clusters: Vec<String>,
+}
+
+/// etcd's timers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Timing {
+    /// Heartbeat interval in milliseconds.
+    #[schemars(extend("format" = "int32"))]
+    pub heartbeat_ms: u32,
+    /// Election timeout in milliseconds.
+    #[schemars(extend("format" = "int32"))]
+    pub election_ms: u32,
+    /// The measured round-trip time that they were chosen for, in milliseconds; absent if the spec gives both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32"))]
+    pub rtt_ms: Option<u32>,
 }
 
 /// One member.
@@ -240,6 +260,7 @@ impl FederatedEtcdStatus {
             cluster_id,
             conditions,
             arithmetic,
+            timing,
             members,
             leader,
             executor,
@@ -271,6 +292,7 @@ impl FederatedEtcdStatus {
             cluster_id,
             conditions: conditions.iter().map(|c| condition(c, generation, old, now)).collect(),
             arithmetic: Some(Arithmetic::from(arithmetic)),
+            timing: timing.map(Timing::from),
             members: members.into_iter().map(Member::from).collect(),
             leader,
             executor,
@@ -328,6 +350,13 @@ impl From<ArithmeticStatus> for Arithmetic {
             can_lose_clusters,
         } = status;
         Self { voters, alive, quorum, margin, can_lose_members, can_lose_zones, can_lose_clusters }
+    }
+}
+
+impl From<TimingStatus> for Timing {
+    fn from(status: TimingStatus) -> Self {
+        let TimingStatus { heartbeat_ms, election_ms, rtt_ms } = status;
+        Self { heartbeat_ms, election_ms, rtt_ms }
     }
 }
 

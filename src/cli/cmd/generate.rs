@@ -131,7 +131,7 @@ fn metrics() -> String {
     metrics.refused("reason");
     metrics.rejected("kind");
     metrics.event("kind");
-    metrics.peer("site", 0.0, 0.0);
+    metrics.peer("site", 0.0, Some(0.0));
     metrics.certificate("certificate", 0);
     metrics.loop_seconds.observe(0.0);
     metrics.federation(&example());
@@ -178,6 +178,7 @@ fn example() -> quorate_core::condition::Status {
         cluster_id: None,
         conditions: Vec::new(),
         arithmetic: quorate_core::condition::ArithmeticStatus::default(),
+        timing: None,
         members: Vec::new(),
         leader: None,
         executor: None,

@@ -5,7 +5,9 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use quorate_core::condition::{Condition, ConditionStatus, ConditionType, MemberStatus, Status};
+use quorate_core::condition::{
+    Condition, ConditionStatus, ConditionType, MemberStatus, Status, TimingStatus,
+};
 
 use super::Outcome;
 use super::target::{Target, federations, full_name};
@@ -246,6 +248,11 @@ pub fn detail(status: &Status, wide: bool) -> String {
     if wide {
         let uid = status.uid.map_or_else(|| "-".to_owned(), |uid| uid.to_string());
         let _ = writeln!(text, "uid {uid}, etcd cluster {}", status.cluster_id.as_deref().unwrap_or("-"));
+        if let Some(TimingStatus { heartbeat_ms, election_ms, rtt_ms }) = &status.timing {
+            let why = rtt_ms
+                .map_or_else(|| "by the spec".to_owned(), |rtt| format!("for a round trip of {rtt} ms"));
+            let _ = writeln!(text, "heartbeat {heartbeat_ms} ms, election timeout {election_ms} ms, {why}");
+        }
         if let Some(intent) = &status.intent {
             let _ = writeln!(text, "last intent: {intent}");
         }
@@ -334,7 +341,9 @@ fn positive(kind: ConditionType) -> bool {
         | T::AllMembersReady
         | T::AllMembersUpdated
         | T::BackupReady => true,
-        T::Progressing | T::QuorumAtRisk | T::DataLost | T::Frozen | T::DivergentData => false,
+        T::Progressing | T::QuorumAtRisk | T::DataLost | T::Frozen | T::DivergentData | T::SlowFailover => {
+            false
+        }
     }
 }
 

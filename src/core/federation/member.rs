@@ -205,6 +205,9 @@ pub struct MemberReport {
     pub pid: Option<u32>,
     /// How often etcd was started by this supervisor.
     pub starts: u64,
+    /// What the running etcd was started with; none if none runs.
+    #[serde(default)]
+    pub options: Option<EtcdOptions>,
     /// The last line that etcd wrote before it ended.
     pub last_words: Option<String>,
     /// Directories in the archive.

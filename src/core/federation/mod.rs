@@ -1,5 +1,6 @@
 //! What is wanted, what each agent saw, and the merge of both.
 
+pub mod distance;
 pub mod layout;
 pub mod member;
 pub mod observed;

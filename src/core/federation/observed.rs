@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::federation::member::{IncarnationState, Mark, Process};
+use crate::federation::member::{EtcdOptions, IncarnationState, Mark, Process};
 use crate::id::{
     ClusterId, Digest, Epoch, Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, Seq, SiteName,
     Slot, Term, Uid,
 };
 use crate::intent::{Change, HeldIntent};
+use crate::timing::Timing;
 
 /// One entry of etcd's member list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,6 +162,9 @@ pub struct LocalMember {
     pub peer_url: PeerUrl,
     /// What its supervisor says of the process.
     pub process: Process,
+    /// What its etcd was started with; none if it does not run.
+    #[serde(default)]
+    pub options: Option<EtcdOptions>,
     /// What etcd says of itself; none if it does not answer.
     pub status: Option<Status>,
     /// Its certificates are good for more than 24 h, or a quarter of their life if that is less (rule I9).
@@ -187,12 +191,21 @@ pub struct Link {
     pub misses: u32,
     /// For how long it was good without a break, milliseconds.
     pub good_ms: u64,
-    /// Round-trip time of the last good probe, microseconds.
+    /// Round-trip time of the good probes, microseconds; see [`crate::federation::distance::Window`].
     pub rtt_us: u32,
     /// The last probe was more than [`PROBE_MS`] old when this row was made: good enough to call a member alive in calm
     /// times, not good enough for a step (rule I13).
     #[serde(default)]
     pub stale: bool,
+}
+
+/// How far the agent of another site is, by pings on the link between the agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerLink {
+    /// The other site.
+    pub site: SiteName,
+    /// Round-trip time over the last minute, microseconds; see [`crate::federation::distance::Window`].
+    pub rtt_us: u32,
 }
 
 /// Probes come every second while a step is wished; one that is older than this belongs to calm times.
@@ -263,6 +276,9 @@ pub struct RecordSummary {
     pub generation: Generation,
     /// Digest of the effective spec.
     pub effective: Option<Digest>,
+    /// etcd's timers as they were activated with it.
+    #[serde(default)]
+    pub timing: Option<Timing>,
     /// The last membership change that happened.
     #[serde(default)]
     pub changed: Option<Arc<Change>>,
@@ -311,6 +327,9 @@ pub struct SiteObservation {
     pub offers: Vec<SlotOffer>,
     /// Its probes of all listed members.
     pub links: Vec<Link>,
+    /// Its pings of the agents of other sites, those that are proven.
+    #[serde(default)]
+    pub peers: Vec<PeerLink>,
     /// Only if its own member leads.
     pub leader: Option<LeaderClaim>,
     /// It wishes or runs a step, or misses a voter: everybody probes every second.
@@ -339,6 +358,7 @@ impl SiteObservation {
             members: Vec::new(),
             offers: Vec::new(),
             links: Vec::new(),
+            peers: Vec::new(),
             leader: None,
             attention: false,
             backup_age_s: None,

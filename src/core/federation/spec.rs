@@ -74,10 +74,10 @@ pub struct EtcdSettings {
     /// Backend quota in bytes; absent = 2 GiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
-    /// Heartbeat interval in milliseconds; absent = 100.
+    /// Heartbeat interval in milliseconds; absent = from the measured round-trip time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_ms: Option<u32>,
-    /// Election timeout in milliseconds; absent = 1000.
+    /// Election timeout in milliseconds; absent = from the measured round-trip time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub election_ms: Option<u32>,
 }
@@ -170,7 +170,8 @@ impl Spec {
         self.clusters.iter().flat_map(|cluster| cluster.lost_members.iter().flatten().copied())
     }
 
-    /// Heartbeat and election timeout in milliseconds.
+    /// Heartbeat and election timeout in milliseconds as they are written; what is absent counts as etcd's default, for
+    /// the check that both fit. What etcd gets is [`crate::timing::timers`].
     pub fn timers(&self) -> (u32, u32) {
         let etcd = self.etcd.as_ref();
         (etcd.and_then(|e| e.heartbeat_ms).unwrap_or(100), etcd.and_then(|e| e.election_ms).unwrap_or(1000))

@@ -422,6 +422,7 @@ impl Tracker {
             certificates_good: fresh.is_some_and(|m| m.certificates_good),
             incarnation: local.map(|(_, m)| m.incarnation),
             linked_ms,
+            options: fresh.and_then(|m| m.options.clone()),
         }
     }
 

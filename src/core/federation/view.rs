@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::federation::distance;
+use crate::federation::member::EtcdOptions;
 use crate::federation::observed::{DataCheck, MemberList, SiteObservation, Version};
 use crate::federation::spec::Override;
 use crate::id::{Digest, Generation, IncarnationId, Index, MemberId, PeerUrl, SiteName, Slot, Term};
 use crate::intent::HeldIntent;
 use crate::reason::Code;
+use crate::timing::Timing;
 
 /// Whether a member is alive, by proof (safety.md 2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +75,8 @@ pub struct MemberView {
     pub incarnation: Option<IncarnationId>,
     /// For how long leader and member have reached each other in both directions, ms.
     pub linked_ms: u64,
+    /// What its etcd was started with, if its agent says so now.
+    pub options: Option<EtcdOptions>,
 }
 
 impl MemberView {
@@ -135,10 +140,14 @@ pub struct Wish {
     pub max_backup_age_s: Option<u64>,
     /// A spec that waits for its activation.
     pub pending: Option<Pending>,
+    /// The effective spec once more, with timers that fit the round-trip times better for long enough.
+    pub retimed: Option<Pending>,
     /// Peer URLs that sites want to change: (member, new URL, proven good from every voter).
     pub url_changes: Vec<(MemberId, PeerUrl, bool)>,
     /// Operation deadline, ms (rule I14).
     pub deadline_ms: u64,
+    /// What every etcd is to be started with.
+    pub options: EtcdOptions,
 }
 
 /// A spec in the own CR that is not effective yet.
@@ -150,6 +159,8 @@ pub struct Pending {
     pub sites: Vec<SiteName>,
     /// Whether all its members are declared lost, by site: such a site is not counted (safety.md 4).
     pub lost_sites: Vec<SiteName>,
+    /// etcd's timers that become effective with it.
+    pub timing: Option<Timing>,
 }
 
 /// Everything the planner looks at. Ages instead of times, so that it needs no clock.
@@ -222,6 +233,11 @@ impl View {
     /// The observation of a site that is heard now.
     pub fn heard(&self, name: &SiteName) -> Option<&SiteObservation> {
         self.site(name).filter(|site| site.heard()).and_then(|site| site.observation.as_deref())
+    }
+
+    /// The round-trip time between two sites, microseconds, as far as it was measured.
+    pub fn distance(&self, a: &SiteName, b: &SiteName) -> Option<u32> {
+        distance::between(a, b, |name| self.site(name).and_then(|site| site.observation.as_deref()))
     }
 
     /// Number of current voters hosted at a site.

@@ -196,7 +196,7 @@ fn an_activation_that_was_voided_does_not_take_effect() {
     let mut x = intent(
         5,
         1,
-        IntentKind::ActivateSpec { generation: Generation(2), digest: Digest([9; 32]) },
+        IntentKind::ActivateSpec { generation: Generation(2), digest: Digest([9; 32]), timing: None },
         "north",
         OperationKind::Activate,
     )
@@ -239,7 +239,7 @@ fn what_a_void_closes_is_not_forgotten_by_voiding_the_void() {
     let x = intent(
         5,
         1,
-        IntentKind::ActivateSpec { generation: Generation(2), digest: Digest([9; 32]) },
+        IntentKind::ActivateSpec { generation: Generation(2), digest: Digest([9; 32]), timing: None },
         "north",
         OperationKind::Activate,
     );
@@ -273,7 +273,7 @@ fn the_promoted_voter_is_compared_also_after_an_activation() {
     let after = intent(
         6,
         2,
-        IntentKind::ActivateSpec { generation: Generation(2), digest: Digest([0; 32]) },
+        IntentKind::ActivateSpec { generation: Generation(2), digest: Digest([0; 32]), timing: None },
         "east",
         OperationKind::Activate,
     );
@@ -316,6 +316,7 @@ fn planned_moves_of_others_do_not_freeze() {
             state: IncarnationState::Voter,
             member: Some(MemberId(id)),
             peer_url: url(s),
+            options: None,
             process: Process::Running,
             status: Some(Status {
                 cluster: ClusterId(1),

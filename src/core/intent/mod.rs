@@ -14,6 +14,7 @@ use crate::federation::spec::{Override, Spec};
 use crate::id::{
     Digest, Epoch, Generation, IncarnationId, MemberId, OpId, PeerUrl, Seq, SiteName, Slot, Term, Uid,
 };
+use crate::timing::Timing;
 
 /// What an intent does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +58,9 @@ pub enum IntentKind {
         generation: Generation,
         /// Digest of the spec.
         digest: Digest,
+        /// The timers that become effective with it; the spec itself may be the one that is effective already.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timing: Option<Timing>,
     },
 }
 
@@ -103,8 +107,12 @@ impl fmt::Display for IntentKind {
             Self::Remove { member, learner: false } => write!(f, "Remove {member}"),
             Self::UpdateUrl { member, peer_url } => write!(f, "UpdateUrl {member} {peer_url}"),
             Self::Void { closes } => write!(f, "Void {closes}"),
-            Self::ActivateSpec { generation, digest } => {
-                write!(f, "ActivateSpec generation {generation} {}", digest.short())
+            Self::ActivateSpec { generation, digest, timing } => {
+                write!(f, "ActivateSpec generation {generation} {}", digest.short())?;
+                match timing {
+                    Some(timing) => write!(f, " ({timing})"),
+                    None => Ok(()),
+                }
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::federation::spec::{Override, Spec};
 use crate::id::{Digest, Epoch, FederationKey, Generation, MemberId, Seq, SiteName, Uid};
 use crate::intent::{Change, HeldIntent, Intent, IntentKind, IntentState, Resolution};
 use crate::reason::{Code, Reason};
+use crate::timing::Timing;
 
 /// A spec that became effective, with its bytes: every step works on it, whatever the CR says now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,9 @@ pub struct Activated {
     pub digest: Digest,
     /// The spec.
     pub spec: Arc<Spec>,
+    /// etcd's timers from measured round-trip times, the same in every site; none = from a record that has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Timing>,
 }
 
 /// What an agent must never forget.
@@ -98,6 +102,14 @@ impl Record {
         self.intent.as_ref().map_or(Seq(0), |held| held.intent.seq)
     }
 
+    /// The measured timers that every site renders: those of the effective spec, before birth those of the ballot.
+    pub fn timing(&self) -> Option<Timing> {
+        match &self.effective {
+            Some(effective) => effective.timing,
+            None => self.vote.as_ref().and_then(|ballot| ballot.timing),
+        }
+    }
+
     /// What others must know.
     pub fn summary(&self) -> RecordSummary {
         RecordSummary {
@@ -108,6 +120,7 @@ impl Record {
             seeded: self.seeded,
             generation: self.effective.as_ref().map_or(Generation(0), |e| e.generation),
             effective: self.effective.as_ref().map(|e| e.digest),
+            timing: self.timing(),
             changed: self.changed.clone(),
             removed: self.removed.iter().copied().collect(),
             seeds: self.seeds.iter().cloned().collect(),
@@ -228,8 +241,8 @@ impl Record {
             return None;
         }
         let mut next = self.clone();
-        next.effective =
-            Some(Arc::new(Activated { generation: told.generation, digest, spec: Arc::clone(spec) }));
+        let (generation, spec, timing) = (told.generation, Arc::clone(spec), told.timing);
+        next.effective = Some(Arc::new(Activated { generation, digest, spec, timing }));
         Some(next)
     }
 
@@ -256,11 +269,12 @@ impl Record {
             IntentKind::Remove { member, .. } => {
                 self.removed.insert(*member);
             }
-            IntentKind::ActivateSpec { generation, digest } if latest => {
+            IntentKind::ActivateSpec { generation, digest, timing } if latest => {
                 let newer = self.effective.as_ref().is_none_or(|now| now.generation < *generation);
                 if let (true, Some(spec)) = (newer, &intent.spec) {
-                    let (generation, digest, spec) = (*generation, *digest, Arc::clone(spec));
-                    self.effective = Some(Arc::new(Activated { generation, digest, spec }));
+                    let (generation, digest, timing) = (*generation, *digest, *timing);
+                    let spec = Arc::clone(spec);
+                    self.effective = Some(Arc::new(Activated { generation, digest, spec, timing }));
                 }
             }
             IntentKind::AddLearner { .. }

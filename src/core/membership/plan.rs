@@ -2,7 +2,7 @@
 //! typed reason.
 
 use crate::federation::observed::{DataCheck, ListedMember, MemberList, SlotOffer};
-use crate::federation::view::{LearnerTrack, Life, MemberView, View, Wish};
+use crate::federation::view::{LearnerTrack, Life, MemberView, Pending, View, Wish};
 use crate::id::{Index, MemberId, Revision, SiteName, Slot};
 use crate::intent::{IntentKind, Operation, OperationKind};
 use crate::membership::quorum::{after, arithmetic, quorum};
@@ -123,6 +123,7 @@ const fn passes(code: Code) -> bool {
             | Code::UpdateUnproven
             | Code::LearnerTooOld
             | Code::CertificateExpiring
+            | Code::TooFar
     )
 }
 
@@ -142,7 +143,15 @@ fn arithmetic_after(view: &View, kind: &StepKind) -> crate::membership::quorum::
 /// A changed spec becomes effective when the sites of a quorum of the voters and more than half of the new spec's
 /// sites hold it (safety.md 4). It comes before anything else: what follows must follow the effective spec.
 fn activation(view: &View, wish: &Wish) -> Option<Decision> {
-    let pending = wish.pending.as_ref()?;
+    if let Some(pending) = &wish.pending {
+        return Some(activate(view, wish, pending));
+    }
+    // Other timers are no reason to hold anything up: without agreement they wait.
+    let retimed = activate(view, wish, wish.retimed.as_ref()?);
+    matches!(retimed, Decision::Step(_)).then_some(retimed)
+}
+
+fn activate(view: &View, wish: &Wish, pending: &Pending) -> Decision {
     let holds = |site: &SiteName| view.heard(site).is_some_and(|o| o.spec == Some(pending.digest));
     let voters = view.voters().count();
     let held = view.voters().filter(|m| m.site().is_some_and(holds)).count();
@@ -153,11 +162,12 @@ fn activation(view: &View, wish: &Wish) -> Option<Decision> {
         let lagging = lagging.or_else(|| view.voters().filter_map(|m| m.site()).find(|s| !holds(s)));
         let numbers = (held.min(agreed) as u64, quorum(voters).max(sites.len() / 2 + 1) as u64);
         let reason = Reason::new(Code::ActivationPending).maybe_site(lagging).numbers(numbers.0, numbers.1);
-        return Some(Decision::Wait(reason));
+        return Decision::Wait(reason);
     }
-    let kind = StepKind::ActivateSpec { generation: wish.generation.next(), digest: pending.digest };
+    let (generation, digest, timing) = (wish.generation.next(), pending.digest, pending.timing);
+    let kind = StepKind::ActivateSpec { generation, digest, timing };
     let operation = Operation { kind: OperationKind::Activate, source: None, new: None };
-    Some(judge(view, wish, kind, operation))
+    judge(view, wish, kind, operation)
 }
 
 /// A promoted voter whose data differ goes at once: it was empty or foreign (rule I9, backup.md 1.7).
@@ -228,6 +238,11 @@ fn wanted(wish: &Wish, member: &MemberView) -> bool {
     member.slot.as_ref().is_some_and(|slot| wish.slots.contains(slot))
 }
 
+/// No member fills it, not even a learner.
+fn open_slot(view: &View, slot: &Slot) -> bool {
+    !view.members.iter().any(|m| m.slot.as_ref() == Some(slot))
+}
+
 fn extras<'a>(view: &'a View, wish: &'a Wish) -> impl Iterator<Item = &'a MemberView> {
     safety::leaving(view, wish)
 }
@@ -268,7 +283,12 @@ fn with_learner(view: &View, wish: &Wish, learner: &MemberView) -> Goal {
             && !o.members.iter().any(|m| m.member == Some(learner.id))
             && view.since_change_ms > ORPHAN_MS
     });
-    if !wanted(wish, learner) || duplicate || different || stuck || orphan || learner.life.dead() {
+    // It can never vote there, and while it is listed nobody else can join.
+    let far = |site: &SiteName| safety::too_far(view, site).is_some();
+    let better = |slot: &Slot| open_slot(view, slot) && !far(&slot.site) && offer(view, slot).is_some();
+    let displaced = learner.site().is_some_and(far) && wish.slots.iter().any(better);
+    if !wanted(wish, learner) || duplicate || different || stuck || orphan || displaced || learner.life.dead()
+    {
         let (kind, operation) = remove(learner, OperationKind::DropLearner);
         return Goal::Step(kind, operation);
     }
@@ -323,7 +343,8 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
     let near = |slot: &Slot| extra.and_then(|m| m.site()) == Some(&slot.site);
     let best = open.min_by_key(|slot| {
         let ready = offer(view, slot).is_some() && resting(slot).is_none();
-        (!ready, !near(slot), view.voters_at(&slot.site), (*slot).clone())
+        let far = safety::too_far(view, &slot.site).is_some();
+        (!ready, far, !near(slot), view.voters_at(&slot.site), (*slot).clone())
     });
     let Some(slot) = best else { return Goal::Reached };
     let Some(offer) = offer(view, slot) else {
@@ -455,6 +476,7 @@ fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
                 certificates_good: true,
                 incarnation: Some(*incarnation),
                 linked_ms: safety::PROVEN_MS,
+                options: Some(wish.options.clone()),
             });
             model.commit = Index(model.commit.0 + 1);
             for o in model.sites.iter_mut().filter_map(|s| s.observation.as_mut()) {
@@ -482,6 +504,7 @@ fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
         StepKind::ActivateSpec { generation, .. } => {
             wish.generation = *generation;
             wish.pending = None;
+            wish.retimed = None;
         }
         StepKind::Snapshot => {
             for site in &mut model.sites {

@@ -12,6 +12,7 @@ use crate::intent::{Change, IntentKind, Operation, OperationKind};
 use crate::membership::quorum::{after, arithmetic, concentration, quorum};
 use crate::membership::step::StepKind;
 use crate::reason::{Code, Reason, Rule};
+use crate::timing::MAX_VOTER_RTT_MS;
 
 /// Rule I6: etcd salts member ids with whole seconds, so one URL must rest for more than one second between removal
 /// and addition, or the new member gets the removed id (etcd-facts.md section 2).
@@ -62,6 +63,7 @@ impl Proposed<'_> {
         i6_no_id_reuse(self)?;
         i16_updates_are_for_voters(self)?;
         i9_promotable(self)?;
+        within_reach(self)?;
         i2_new_quorum_first(self)?;
         self.overridable(Rule::I3, i3_no_healthy_removal_while_degraded(self))?;
         i4_domain_bound(self)?;
@@ -296,6 +298,25 @@ pub fn i9_promotable(p: Proposed<'_>) -> Verdict {
     Ok(())
 }
 
+/// networking.md 7: no voter where a round trip to another one takes so long that elections do not end. Not an
+/// invariant: what was never measured is permitted.
+pub fn within_reach(p: Proposed<'_>) -> Verdict {
+    let StepKind::Promote { member } = p.kind else {
+        return Ok(());
+    };
+    match p.view.site_of(*member).and_then(|site| too_far(p.view, site)) {
+        Some(reason) => Err(reason.member(*member)),
+        None => Ok(()),
+    }
+}
+
+/// Why a site may not have voters, if it is too far from one.
+pub fn too_far(view: &View, site: &SiteName) -> Option<Reason> {
+    let far = view.voters().filter_map(|m| view.distance(site, m.site()?)).max()? / 1_000;
+    let reason = Reason::new(Code::TooFar).site(site).numbers(far.into(), MAX_VOTER_RTT_MS.into());
+    (far > MAX_VOTER_RTT_MS).then_some(reason)
+}
+
 /// I10: leadership leaves a member before it is removed, and a domain before it becomes the doubled one.
 pub fn i10_leader_out_of_the_way(p: Proposed<'_>) -> Verdict {
     let Some(leader) = p.view.leader.and_then(|id| p.view.member(id)) else {
@@ -447,7 +468,8 @@ fn way_out_after_promotion(p: Proposed<'_>, joins: MemberId) -> Verdict {
     };
     let open = p.wish.slots.iter().filter(|slot| !taken(slot));
     let ready = |slot: &&crate::id::Slot| {
-        p.view.heard(&slot.site).is_some_and(|o| o.offers.iter().any(|offer| offer.slot == **slot))
+        too_far(p.view, &slot.site).is_none()
+            && p.view.heard(&slot.site).is_some_and(|o| o.offers.iter().any(|offer| offer.slot == **slot))
     };
     let mut open = open.peekable();
     let Some(first) = open.peek().copied() else {
@@ -455,6 +477,9 @@ fn way_out_after_promotion(p: Proposed<'_>, joins: MemberId) -> Verdict {
     };
     if open.any(|slot| ready(&slot)) {
         return Ok(());
+    }
+    if let Some(reason) = too_far(p.view, &first.site) {
+        return Err(reason);
     }
     Err(Reason::new(Code::EvenStateUnprepared).site(&first.site))
 }

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::federation::layout::default_zone;
-use crate::federation::member::{IncarnationState, Process};
+use crate::federation::member::{EtcdOptions, IncarnationState, Process};
 use crate::federation::observed::{
-    DataCheck, Heard, LeaderClaim, Link, ListedMember, LocalMember, MemberList, SiteObservation, SlotOffer,
-    Status, Version,
+    DataCheck, Heard, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PeerLink, SiteObservation,
+    SlotOffer, Status, Version,
 };
 use crate::federation::spec::Override;
 use crate::federation::view::{LearnerTrack, Life, MemberView, SiteView, View, Wish};
@@ -58,6 +58,10 @@ pub(crate) struct Story {
     pending: Option<Vec<SiteName>>,
     /// The last change was a removal of a replacement.
     removed: bool,
+    /// Timers that would fit better, by their round-trip time in ms.
+    retimed: Option<u32>,
+    /// Round-trip times between sites, ms.
+    distances: Vec<(SiteName, SiteName, u32)>,
 }
 
 fn slot(text: &str) -> Slot {
@@ -70,6 +74,11 @@ fn slot(text: &str) -> Slot {
 
 fn url(slot: &Slot) -> PeerUrl {
     PeerUrl(format!("https://main-{0}-{1}.{0}.quorate.test:2380", slot.site, slot.ordinal).into())
+}
+
+/// What all etcds of a story run with.
+fn options() -> EtcdOptions {
+    EtcdOptions { version: "3.6".into(), heartbeat_ms: 100, election_ms: 1_000, quota_bytes: 2 << 30 }
 }
 
 impl Story {
@@ -90,6 +99,8 @@ impl Story {
             backup: None,
             pending: None,
             removed: false,
+            retimed: None,
+            distances: Vec::new(),
         };
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let mut words = line.split_whitespace();
@@ -117,6 +128,11 @@ impl Story {
             }
             "removed" => self.removed = true,
             "pending" => self.pending = Some(sites()),
+            "retimed" => self.retimed = Some(rest[0].parse().unwrap()),
+            "distance" => {
+                let site = |i: usize| SiteName::new(rest[i]).unwrap();
+                self.distances.push((site(0), site(1), rest[2].parse().unwrap()));
+            }
             "override" => {
                 let rule = Rule::ALL.into_iter().find(|r| r.to_string() == rest[0]).unwrap();
                 self.exception = Some(Override { rule, operation: rest[1].to_owned(), by: "ann".to_owned() });
@@ -189,6 +205,11 @@ impl Story {
         if self.silent.contains(site) { 60_000 } else { 500 }
     }
 
+    fn distance_ms(&self, a: &SiteName, b: &SiteName) -> u32 {
+        let pair = |(x, y, _): &&(SiteName, SiteName, u32)| (x == a && y == b) || (x == b && y == a);
+        self.distances.iter().find(pair).map_or(0, |(_, _, ms)| *ms)
+    }
+
     fn observation(&self, site: &SiteName) -> SiteObservation {
         let mut o = SiteObservation::empty(site.clone());
         let list = self.list();
@@ -199,8 +220,14 @@ impl Story {
             let kind = IntentKind::Remove { member: MemberId(99), learner: false };
             Arc::make_mut(&mut o.record).changed = Some(Arc::new(Change { kind, operation }));
         }
+        o.peers = self
+            .sites()
+            .into_iter()
+            .map(|to| PeerLink { rtt_us: self.distance_ms(site, &to) * 1_000 + 100, site: to })
+            .collect();
         for actor in &self.actors {
-            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us: 100, stale: false });
+            let rtt_us = self.distance_ms(site, &actor.slot.site) * 1_000 + 100;
+            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us, stale: false });
             if actor.slot.site != *site {
                 continue;
             }
@@ -212,6 +239,7 @@ impl Story {
                 member: Some(actor.id),
                 peer_url: url(&actor.slot),
                 process: Process::Running,
+                options: actor.life.alive().then(options),
                 status: actor.life.alive().then(|| self.status(actor, &list)),
                 certificates_good: true,
             });
@@ -280,6 +308,7 @@ impl Story {
             certificates_good: true,
             incarnation: None,
             linked_ms: if a.life.alive() { 10_000 } else { 0 },
+            options: a.life.alive().then(options),
         });
         let members: Vec<MemberView> = members.collect();
         let learner = self.actors.iter().find(|a| a.learner).map(|a| LearnerTrack {
@@ -331,9 +360,17 @@ impl Story {
                 digest: Digest([0; 32]),
                 sites,
                 lost_sites: Vec::new(),
+                timing: None,
+            }),
+            retimed: self.retimed.map(|ms| crate::federation::view::Pending {
+                digest: Digest([0; 32]),
+                sites: self.wish.iter().map(|slot| slot.site.clone()).collect(),
+                lost_sites: Vec::new(),
+                timing: Some(crate::timing::Timing::from_rtt_us(ms * 1_000)),
             }),
             url_changes: Vec::new(),
             deadline_ms: 7_000,
+            options: options(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::id::{Digest, Generation, IncarnationId, MemberId, PeerUrl, Slot};
 use crate::intent::{IntentKind, Operation};
 use crate::membership::quorum::Arithmetic;
 use crate::reason::Reason;
+use crate::timing::Timing;
 
 /// What a step does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub enum StepKind {
         generation: Generation,
         /// Its digest.
         digest: Digest,
+        /// The timers that become effective with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timing: Option<Timing>,
     },
     /// Takes a backup, because the next step needs a fresh one (rule I17).
     Snapshot,
@@ -101,7 +105,9 @@ impl StepKind {
             Self::Promote { member } => IntentKind::Promote { member },
             Self::Remove { member, learner } => IntentKind::Remove { member, learner },
             Self::UpdateUrl { member, peer_url } => IntentKind::UpdateUrl { member, peer_url },
-            Self::ActivateSpec { generation, digest } => IntentKind::ActivateSpec { generation, digest },
+            Self::ActivateSpec { generation, digest, timing } => {
+                IntentKind::ActivateSpec { generation, digest, timing }
+            }
             Self::MoveLeader { .. } | Self::Snapshot => return None,
         })
     }

@@ -38,6 +38,7 @@ impl World {
             layout: &cr.layout,
             record: &record,
             heard: &heard,
+            measuring: false,
         };
         match ballot::next(situation) {
             BallotMove::Mint { uid, epoch } => {

@@ -289,9 +289,12 @@ impl World {
             return;
         };
         let told = self.names.iter().filter_map(|name| agent.tracker.observation(name));
-        let next = told
-            .filter(|o| o.site != self.names[s])
-            .find_map(|o| record.catch_up(&o.record, cr.digest, &cr.spec));
+        let held = record.effective.as_ref().map(|held| (held.digest, &held.spec));
+        let known = |o: &&Arc<SiteObservation>| {
+            let mut specs = [(cr.digest, &cr.spec)].into_iter().chain(held);
+            specs.find_map(|(digest, spec)| record.catch_up(&o.record, digest, spec))
+        };
+        let next = told.filter(|o| o.site != self.names[s]).find_map(|o| known(&o));
         if let Some(next) = next {
             self.note(|| "takes over an activation that it missed".to_owned(), Some(s));
             self.persist(s, agent, next);

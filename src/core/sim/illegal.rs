@@ -72,6 +72,7 @@ impl World {
             sites: self.names.clone(),
             skipped: Vec::new(),
             seed: cr.layout.seed.clone(),
+            timing: None,
         });
         let voter = crate::ballot::Voter {
             site: &self.names[s],

@@ -174,6 +174,7 @@ impl World {
         cluster.start(at);
         let volume = &mut self.sites[s].volumes[v];
         volume.process = Process::Running;
+        volume.running = volume.grant.as_ref().map(|grant| grant.settings.clone());
         volume.starts += 1;
     }
 

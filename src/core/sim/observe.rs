@@ -149,6 +149,7 @@ impl World {
             member: i.member,
             peer_url: volume.map_or_else(|| crate::id::PeerUrl("".into()), |v| v.listed.clone()),
             process: here.map_or(Process::Unknown, |v| v.process.clone()),
+            options: here.and_then(|v| v.running.clone()).filter(|_| status.is_some()),
             status,
             certificates_good: !site.certificates_end,
         }

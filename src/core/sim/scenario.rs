@@ -219,8 +219,12 @@ impl World {
             cluster.advance(ms);
         }
         let seeded = Seeded { epoch, cluster: cluster.id, member: cluster.nodes[0].id };
-        let activated =
-            Arc::new(Activated { generation: Generation(1), digest: cr.digest, spec: Arc::clone(&cr.spec) });
+        let activated = Arc::new(Activated {
+            generation: Generation(1),
+            digest: cr.digest,
+            spec: Arc::clone(&cr.spec),
+            timing: None,
+        });
         self.clusters.push(cluster);
         self.truth.note_birth(uid, epoch, site_of(&lives[0].0));
         for s in 0..self.sites.len() {
@@ -276,6 +280,7 @@ impl World {
         let Some(volume) = self.sites[s].volumes.iter_mut().find(|v| v.slot == *slot) else { return life };
         volume.supervised = true;
         volume.incarnation = Some(Incarnation { state: IncarnationState::Started, ..life.clone() });
+        volume.running = Some(grant.settings.clone());
         volume.grant = Some(grant);
         volume.node = Some((0, at));
         volume.process = Process::Running;

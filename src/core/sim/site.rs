@@ -7,7 +7,9 @@ use super::etcd::At;
 use super::faults::Armed;
 use super::rng::Rng;
 use crate::federation::layout::Layout;
-use crate::federation::member::{DirFacts, Grant, Incarnation, MemberReport, OutsideMark, Process};
+use crate::federation::member::{
+    DirFacts, EtcdOptions, Grant, Incarnation, MemberReport, OutsideMark, Process,
+};
 use crate::federation::spec::Spec;
 use crate::id::{Digest, FederationKey, PeerUrl, SiteName, Slot};
 use crate::intent::record::Record;
@@ -69,6 +71,8 @@ pub struct Volume {
     pub archived: usize,
     /// Starts of etcd.
     pub starts: u64,
+    /// What the running etcd was started with.
+    pub running: Option<EtcdOptions>,
     /// The machine is off: nothing starts before.
     pub held_until: u64,
 }
@@ -88,6 +92,7 @@ impl Volume {
             outside: None,
             archived: 0,
             starts: 0,
+            running: None,
             held_until: 0,
         }
     }
@@ -101,6 +106,7 @@ impl Volume {
             process: self.process.clone(),
             pid: None,
             starts: self.starts,
+            options: self.running.clone(),
             last_words: None,
             archived: Vec::new(),
         }

@@ -33,6 +33,7 @@ impl World {
             digest: cr.digest,
             sites: cr.spec.sites().cloned().collect(),
             lost_sites: Vec::new(),
+            timing: effective.of.timing,
         });
         Some(Wish {
             generation,
@@ -42,8 +43,10 @@ impl World {
             exception: cr.and_then(|cr| cr.spec.exception.clone()),
             max_backup_age_s: self.options.backups.then_some(MAX_BACKUP_AGE_S),
             pending,
+            retimed: None,
             url_changes: view.map(|view| url_changes(self, view)).unwrap_or_default(),
             deadline_ms: DEADLINE_MS,
+            options: crate::node::options(&effective.of.spec, effective.of.timing),
         })
     }
 }

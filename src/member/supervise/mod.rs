@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::federation::member::{DirFacts, Incarnation, MemberReport, Process};
+use quorate_core::federation::member::{DirFacts, EtcdOptions, Incarnation, MemberReport, Process};
 use quorate_core::id::{ClusterId, IncarnationId, MemberId};
 use quorate_core::joiner::{self, Joiner};
 use quorate_core::reason::Code;
@@ -144,6 +144,8 @@ struct Running {
     /// The folder of the log, once it is there: device and inode.
     log: Option<(u64, u64)>,
     answers: bool,
+    /// What it was started with.
+    options: EtcdOptions,
     /// A seed that clients cannot reach yet; once its ids are written down it is started again in the open.
     private: bool,
     /// A joiner that has not opened its client port yet.
@@ -195,6 +197,7 @@ impl Supervisor {
             process: Process::Unknown,
             pid: None,
             starts: 0,
+            options: None,
             last_words: None,
             archived: Vec::new(),
         });
@@ -333,6 +336,7 @@ impl Supervisor {
             since_ms: now_ms,
             log: looked_at.filter(|_| permit.how == How::Resume),
             answers: false,
+            options: permit.grant.settings.clone(),
             private: permit.private(),
             joiner,
             _watchers: watchers,
@@ -525,8 +529,8 @@ impl Supervisor {
     }
 
     fn publish(&self) {
-        let pid = match &self.phase {
-            Phase::Running(running) => Some(running.child.pid()),
+        let running = match &self.phase {
+            Phase::Running(running) => Some(running),
             Phase::Idle { .. } | Phase::Waiting { .. } => None,
         };
         let next = MemberReport {
@@ -534,8 +538,9 @@ impl Supervisor {
             incarnation: self.incarnation.clone(),
             dir: self.dir.clone(),
             process: self.process.clone(),
-            pid,
+            pid: running.map(|running| running.child.pid()),
             starts: self.starts,
+            options: running.map(|running| running.options.clone()),
             last_words: self.last_words.clone(),
             archived: self.volume.archived().unwrap_or_default(),
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::reason::Code;
-use world::{Sites, site};
+use world::{PLACEMENT_AFTER_MS, Sites, site};
 
 use crate::federation::{Message, Question, Reply};
 
@@ -246,4 +246,33 @@ async fn an_old_copy_of_the_record_is_seen_for_what_it_is() {
     sites.until("the record", 30, |s| seq(s) == newest.seq()).await;
     sites.until("three voters", 30, |s| s.settled(3)).await;
     assert_eq!(sites.net.cluster().births, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timers_are_born_with_the_measured_distance_and_follow_a_steady_change() {
+    let mut sites = Sites::none();
+    sites.net.distance_us.store(110_500, Ordering::Relaxed);
+    sites.begin(&THREE).await;
+    sites.until("three voters", 30, |s| s.settled(3)).await;
+    let granted = |s: &Sites| THREE.iter().flat_map(|name| s.get(name).runtime.timers()).collect::<Vec<_>>();
+    let timing = |s: &Sites, name: &str| {
+        s.get(name).records.stored.lock().unwrap().0.as_ref().unwrap().timing().unwrap()
+    };
+    assert_eq!(granted(&sites), [(150, 2_500); 3]);
+    assert_eq!(timing(&sites, "west").rtt_ms, 110);
+    let before = sites.get("east").handle.snapshot().status.clone();
+    assert_eq!(before.timing.unwrap().election_ms, 2_500);
+    // Shorter than asked for, and gone again: nothing follows.
+    sites.net.distance_us.store(40_000, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_millis(PLACEMENT_AFTER_MS - 10_000)).await;
+    sites.net.distance_us.store(110_500, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(timing(&sites, "east").election_ms, 2_500);
+    sites.net.distance_us.store(40_000, Ordering::Relaxed);
+    let same = |s: &Sites| THREE.iter().all(|name| timing(s, name).election_ms == 1_000);
+    let took = sites.until("other timers in all records", 300, same).await;
+    assert!(took >= PLACEMENT_AFTER_MS, "{took}");
+    let after = sites.get("east").handle.snapshot().status.clone();
+    assert_eq!(after.generation, before.generation.next(), "the same spec once more");
+    assert_eq!(after.digest, before.digest);
 }

@@ -2,7 +2,7 @@
 //! wait.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -24,12 +24,15 @@ use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use tokio::sync::watch;
 
-use crate::federation::{Federation, Handle, Message, Names, Question, Reply};
+use crate::federation::{Federation, Handle, Message, Names, Question, Reply, Settings};
 use crate::metrics::Metrics;
 use crate::ports::{
     self, DataHash, Etcd, Fault, Loaded, Peers, Ports, Publication, Records, Runtime, Sender, Supervised,
     Target, World,
 };
+
+/// The setting `placementAfter` of all sites.
+pub(super) const PLACEMENT_AFTER_MS: u64 = 60_000;
 
 pub(super) fn site(name: &str) -> SiteName {
     SiteName::new(name).unwrap()
@@ -113,6 +116,8 @@ pub(super) struct Net {
     pub(super) cluster: Mutex<Cluster>,
     handles: Mutex<BTreeMap<SiteName, Handle>>,
     arrivals: AtomicU64,
+    /// Between any two agents, microseconds.
+    pub(super) distance_us: AtomicU32,
     /// Agents that hear nobody and are not heard.
     pub(super) cut: Mutex<BTreeSet<SiteName>>,
 }
@@ -180,7 +185,8 @@ impl Etcd for FakeEtcd {
     }
 
     async fn probe(&self, target: &Target) -> Option<u32> {
-        self.net.cluster().running.get(&target.member).map(|_| 300)
+        let rtt_us = self.net.distance_us.load(Ordering::Relaxed).max(300);
+        self.net.cluster().running.get(&target.member).map(|_| rtt_us)
     }
 
     async fn peer_hash(&self, _: &Target, _: Revision) -> Option<DataHash> {
@@ -203,6 +209,12 @@ impl FakeRuntime {
     fn set(&self, report: MemberReport) {
         self.reports.lock().unwrap().insert(report.slot.clone(), report);
         self.version.send_modify(|version| *version += 1);
+    }
+
+    /// What the slots of this site run with: heartbeat and election timeout, ms.
+    pub(super) fn timers(&self) -> Vec<(u32, u32)> {
+        let options = self.reports().into_iter().filter_map(|report| report.options);
+        options.map(|o| (o.heartbeat_ms, o.election_ms)).collect()
     }
 
     fn member(&self, slot: &Slot) -> Option<MemberId> {
@@ -229,6 +241,7 @@ fn waiting(slot: &Slot) -> MemberReport {
         process: Process::AwaitingGrant,
         pid: None,
         starts: 0,
+        options: None,
         last_words: None,
         archived: Vec::new(),
     }
@@ -288,6 +301,7 @@ impl Runtime for FakeRuntime {
             dir: None,
             process: Process::Running,
             starts: 1,
+            options: Some(grant.settings.clone()),
             ..waiting(&grant.slot)
         });
         Ok(())
@@ -378,6 +392,10 @@ impl Peers for FakePeers {
 
     async fn resolve(&self, site: &SiteName, _: Sender, resolution: &Arc<Resolution>) -> bool {
         matches!(self.ask(site, Question::Resolve(Arc::clone(resolution))).await, Some(Reply::Resolved(true)))
+    }
+
+    fn round_trip(&self, site: &SiteName) -> Option<u32> {
+        self.net.handle(&self.me, site).map(|_| self.net.distance_us.load(Ordering::Relaxed))
     }
 
     fn publish(&self, publication: Publication) {
@@ -555,7 +573,8 @@ impl Sites {
         };
         let names = Names { site: me.clone(), federation: key() };
         let metrics = Metrics::shared();
-        let (task, handle) = Federation::open(names, ports, Arc::clone(&metrics)).await;
+        let settings = Settings { placement_after_ms: PLACEMENT_AFTER_MS };
+        let (task, handle) = Federation::open(names, settings, ports, Arc::clone(&metrics)).await;
         drain.spawn(task.run(drain.clone()));
         net.handles.lock().unwrap().insert(me.clone(), handle.clone());
         self.running.insert(me, Site { handle, runtime, records, metrics, drain });
