@@ -93,7 +93,7 @@ pub struct Federation<W: World> {
 /// What the site's configuration says of each federation.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// How long a better leader, or a need for other timers, must last before it is followed, ms.
+    /// How long other timers must have fitted the round-trip times better before they are activated, ms.
     pub placement_after_ms: u64,
 }
 
