@@ -201,6 +201,6 @@ impl Impostor {
     /// A ping with this envelope.
     pub fn ping(envelope: Envelope) -> Message {
         let envelope = Envelope { namespace: String::new(), name: String::new(), ..envelope };
-        Message::Ping(Ping { envelope: Some(envelope), fresh: Vec::new() })
+        Message::Ping(Ping { envelope: Some(envelope), ..Ping::default() })
     }
 }

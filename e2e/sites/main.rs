@@ -6,6 +6,8 @@ mod adopt;
 mod birth;
 mod demo;
 mod drift;
+mod how_to;
 mod intruder;
+mod operator;
 mod replace;
 mod yardstick;

@@ -27,6 +27,7 @@ pub struct Changes {
 pub struct Folder {
     path: PathBuf,
     known: BTreeMap<FederationKey, Arc<Manifest>>,
+    files: BTreeMap<FederationKey, PathBuf>,
     texts: BTreeMap<PathBuf, Vec<u8>>,
     problems: BTreeMap<PathBuf, String>,
     here: Option<(SiteName, Vec<ZoneName>)>,
@@ -61,6 +62,11 @@ impl Folder {
     /// What is wrong, by file.
     pub fn problems(&self) -> &BTreeMap<PathBuf, String> {
         &self.problems
+    }
+
+    /// The file that describes each federation.
+    pub fn files(&self) -> &BTreeMap<FederationKey, PathBuf> {
+        &self.files
     }
 
     /// Looks at the folder.
@@ -123,7 +129,8 @@ impl Folder {
         // A file with a mistake may describe anything: what is not found is kept as it was.
         let doubtful = !problems.is_empty();
         let mut changes = Changes::default();
-        for (key, (_, manifest)) in &found {
+        for (key, (path, manifest)) in &found {
+            self.files.insert(key.clone(), path.clone());
             if self.known.get(key) != Some(manifest) {
                 changes.changed.push(Arc::clone(manifest));
                 self.known.insert(key.clone(), Arc::clone(manifest));
@@ -132,6 +139,7 @@ impl Folder {
         if !doubtful {
             changes.gone = self.known.keys().filter(|key| !found.contains_key(key)).cloned().collect();
             self.known.retain(|key, _| found.contains_key(key));
+            self.files.retain(|key, _| found.contains_key(key));
         }
         self.texts = files;
         self.note(problems);

@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quorate_api::config::SiteConfig;
 use quorate_api::manifest::Manifest;
 use quorate_core::id::{FederationKey, Slot};
+use quorate_core::report::{CertificateReport, PeerReport, SiteReport};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::pki::SitePki;
+use quorate_link::telemetry::Recent;
 use quorate_link::tls::TlsStore;
+use quorate_link::tls::store::Expiry;
 
 use crate::etcd::{EtcdPorts, Listen};
 use crate::federation::{Federation, Handle, Message, Names, Settings, Snapshot};
@@ -72,6 +75,8 @@ pub struct Parts {
     pub executable: PathBuf,
     /// The clock.
     pub clock: Clock,
+    /// The last lines of the own log.
+    pub log: Recent,
 }
 
 struct Running {
@@ -87,6 +92,8 @@ pub struct Registry {
     /// What the start-up still waits for.
     awaited: Mutex<Vec<String>>,
     problems: Mutex<Vec<String>>,
+    /// The file of each federation.
+    files: Mutex<BTreeMap<FederationKey, PathBuf>>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -109,6 +116,7 @@ impl Registry {
             running: Mutex::default(),
             awaited: Mutex::new(awaited),
             problems: Mutex::default(),
+            files: Mutex::default(),
         })
     }
 
@@ -123,7 +131,7 @@ impl Registry {
         if let Some(running) = lock(&self.running).get(key) {
             return running.handle.clone();
         }
-        let Parts { config, addresses, pki, tls, mesh, metrics, executable, clock } = &self.parts;
+        let Parts { config, addresses, pki, tls, mesh, metrics, executable, clock, log: _ } = &self.parts;
         let folder = store::folder(&config.state_dir, key);
         let setup = Setup {
             site: Arc::clone(config),
@@ -194,6 +202,16 @@ impl Registry {
         lock(&self.problems).clone()
     }
 
+    /// The file of each federation.
+    pub fn set_files(&self, files: BTreeMap<FederationKey, PathBuf>) {
+        *lock(&self.files) = files;
+    }
+
+    /// The file that describes a federation here.
+    pub fn file(&self, key: &FederationKey) -> Option<PathBuf> {
+        lock(&self.files).get(key).cloned()
+    }
+
     /// The last snapshot of a federation.
     pub fn snapshot(&self, key: &FederationKey) -> Option<Arc<Snapshot>> {
         lock(&self.running).get(key).map(|running| running.handle.snapshot())
@@ -209,9 +227,38 @@ impl Registry {
         &self.parts.mesh
     }
 
-    /// Site and mesh id.
-    pub fn site(&self) -> (String, String) {
-        (self.parts.config.site.to_string(), self.parts.config.mesh.clone())
+    /// What this agent says of itself and of the mesh.
+    pub fn report(&self) -> SiteReport {
+        let Parts { config, tls, mesh, .. } = &self.parts;
+        let expiries = tls.expiries().into_iter();
+        let certificate = |expiry: Expiry| CertificateReport {
+            what: expiry.what,
+            ends: quorate_link::clock::seconds(expiry.not_after),
+        };
+        SiteReport {
+            site: config.site.to_string(),
+            mesh: config.mesh.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: crate::peers::PROTOCOL.1,
+            state_dir: config.state_dir.clone(),
+            manifests: config.manifests.clone(),
+            peers: config
+                .peers
+                .iter()
+                .map(|peer| PeerReport {
+                    endpoint: peer.endpoint.clone(),
+                    trusted: tls.trusts(peer.site.as_str()),
+                    ..mesh.contact(&peer.site)
+                })
+                .collect(),
+            certificates: expiries.map(certificate).collect(),
+            problems: [self.problems(), tls.problems()].concat(),
+        }
+    }
+
+    /// The last lines of this agent's log.
+    pub fn log(&self) -> Vec<String> {
+        self.parts.log.lines()
     }
 
     /// The metrics.

@@ -11,6 +11,7 @@ use quorate_core::id::BootId;
 use quorate_link::clock::{self, Clock};
 use quorate_link::drain::Drain;
 use quorate_link::pki::{self, SitePki};
+use quorate_link::telemetry::Recent;
 use quorate_link::tls::{Admit, Source, TlsStore, Trust, store as tls};
 use quorate_link::transport::{self, Limits, dial::DialError};
 use tokio::net::TcpListener;
@@ -40,6 +41,8 @@ pub struct Options {
     pub stop_members: bool,
     /// The program whose subcommand `member` runs a supervisor; none = this program.
     pub executable: Option<PathBuf>,
+    /// The last lines of this process's log.
+    pub log: Recent,
 }
 
 /// Why the agent cannot run.
@@ -82,7 +85,7 @@ pub enum Error {
 
 /// Runs the agent until `drain` is signalled.
 pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
-    let Options { config, stop_members, executable } = options;
+    let Options { config, stop_members, executable, log } = options;
     let config = Arc::new(config);
     let executable = match executable {
         Some(path) => path,
@@ -129,6 +132,7 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
         metrics: Arc::clone(&metrics),
         executable,
         clock,
+        log,
     };
     let registry = Registry::new(parts, drain.clone());
     tracing::info!(
@@ -199,6 +203,7 @@ async fn manifests(registry: Arc<Registry>, mut folder: Folder) {
             registry.manifest(&key, None).await;
         }
         let problem = |(path, problem): (&PathBuf, &String)| format!("{}: {problem}", path.display());
+        registry.set_files(folder.files().clone());
         registry.set_problems(folder.problems().iter().map(problem).collect());
         registry.done("manifests are read");
     }

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use quorate_core::condition::Status;
-use serde::Deserialize;
+use quorate_core::report::{FederationReport, SiteReport};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
@@ -18,16 +18,6 @@ use crate::failure::{Exit, Failure};
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A thousand federations with all their members.
 const LIMIT: usize = 64 * 1024 * 1024;
-
-/// What an agent says of itself.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Site {
-    /// Its site.
-    pub site: String,
-    /// What is wrong with the files that it was given.
-    pub problems: Vec<String>,
-}
 
 /// The agent behind a socket.
 #[derive(Debug, Clone)]
@@ -55,15 +45,45 @@ impl Client {
         self.get(&format!("/v1/federations/{namespace}/{name}")).await
     }
 
-    /// What the agent says of itself.
-    pub async fn site(&self) -> Result<Site, Failure> {
+    /// What the agent says of itself and of the mesh.
+    pub async fn site(&self) -> Result<SiteReport, Failure> {
         match self.get("/v1/site").await? {
             Some(site) => Ok(site),
             None => Err(self.other_version()),
         }
     }
 
+    /// Everything behind the status of one federation; none if the agent does not know it.
+    pub async fn view(&self, namespace: &str, name: &str) -> Result<Option<FederationReport>, Failure> {
+        self.get(&format!("/v1/federations/{namespace}/{name}/view")).await
+    }
+
+    /// The last transitions of one federation, as JSON.
+    pub async fn events(&self, namespace: &str, name: &str) -> Result<Option<serde_json::Value>, Failure> {
+        self.get(&format!("/v1/federations/{namespace}/{name}/events")).await
+    }
+
+    /// The last lines of the agent's log.
+    pub async fn log(&self) -> Result<Vec<String>, Failure> {
+        Ok(self.get("/v1/log").await?.unwrap_or_default())
+    }
+
+    /// The agent's metrics, as text.
+    pub async fn metrics(&self) -> Result<String, Failure> {
+        let body = self.fetch("/metrics").await?.unwrap_or_default();
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {
+        let Some(body) = self.fetch(path).await? else { return Ok(None) };
+        serde_json::from_slice(&body).map(Some).map_err(|error| {
+            let error =
+                anyhow::Error::new(error).context(format!("cannot read the agent's answer to {path}"));
+            Failure::new(Exit::Bug, error).hint("use the `quorate` that the agent runs")
+        })
+    }
+
+    async fn fetch(&self, path: &str) -> Result<Option<Bytes>, Failure> {
         let Ok(answer) = tokio::time::timeout(self.deadline, self.exchange(path)).await else {
             let message =
                 format!("the agent at {} gave no answer within {:?}", self.socket.display(), self.deadline);
@@ -72,11 +92,7 @@ impl Client {
         };
         let (code, body) = answer?;
         match code {
-            200 => serde_json::from_slice(&body).map(Some).map_err(|error| {
-                let error =
-                    anyhow::Error::new(error).context(format!("cannot read the agent's answer to {path}"));
-                Failure::new(Exit::Bug, error).hint("use the `quorate` that the agent runs")
-            }),
+            200 => Ok(Some(body)),
             // 400: no federation can have such a name.
             400 | 404 => Ok(None),
             code => {

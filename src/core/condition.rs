@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::federation::member::Process;
 use crate::federation::observed::LocalMember;
 use crate::federation::view::{Life, View, Wish};
-use crate::id::{Digest, Epoch, Generation, SiteName, Uid};
+use crate::id::{Digest, Epoch, Generation, SiteName, Slot, Uid};
 use crate::membership::plan::Planned;
 use crate::membership::quorum::{arithmetic, at_risk};
-use crate::membership::step::Decision;
+use crate::membership::step::{Decision, Step, StepKind};
 use crate::reason::{Code, Reason};
 use crate::timing;
 
@@ -131,6 +131,9 @@ pub struct PlanLine {
     pub after: String,
     /// What it waits for.
     pub waits: Vec<String>,
+    /// What to know of the state that it leaves: an even number of voters, sites whose loss would stop writes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
 }
 
 /// One site as seen from here.
@@ -432,15 +435,30 @@ pub fn life_words(life: Life) -> (&'static str, Option<&'static str>) {
 
 /// The lines of a plan.
 pub fn plan_lines(plan: &[Planned]) -> Vec<PlanLine> {
-    plan.iter()
-        .map(|planned| PlanLine {
-            step: planned.step.kind.to_string(),
-            operation: planned.step.operation.to_string(),
-            before: planned.step.before.to_string(),
-            after: planned.step.after.to_string(),
-            waits: planned.waits.iter().map(ToString::to_string).collect(),
-        })
-        .collect()
+    let line = |planned: &Planned| {
+        let Planned { step, waits, place, invented, remarks } = planned;
+        PlanLine {
+            step: step_words(step, place.as_ref(), *invented),
+            operation: match step.operation.source {
+                None if *invented => format!("{:?}", step.operation.kind),
+                _ => step.operation.to_string(),
+            },
+            before: step.before.to_string(),
+            after: step.after.to_string(),
+            waits: waits.iter().map(ToString::to_string).collect(),
+            remarks: remarks.iter().map(ToString::to_string).collect(),
+        }
+    };
+    plan.iter().map(line).collect()
+}
+
+/// A step with the place of its member; a member that is not listed yet has no id to tell.
+fn step_words(step: &Step, place: Option<&Slot>, invented: bool) -> String {
+    match (&step.kind, place) {
+        (StepKind::AddLearner { .. }, _) | (_, None) => step.kind.to_string(),
+        (kind, Some(slot)) if invented => format!("{} the new member of {slot}", kind.verb()),
+        (kind, Some(slot)) => format!("{kind} of {slot}"),
+    }
 }
 
 /// The names of sites, for messages.

@@ -6,6 +6,7 @@
 
 pub mod ballot;
 pub mod condition;
+pub mod doctor;
 pub mod executor;
 pub mod federation;
 pub mod id;
@@ -15,6 +16,7 @@ pub mod joiner;
 pub mod membership;
 pub mod node;
 pub mod reason;
+pub mod report;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod timing;

@@ -3,6 +3,8 @@
 //! A reason is a small value without text: a rule, a code, the member and the site it is about and two numbers.
 //! The sentence is made when somebody reads it.
 
+mod help;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -35,6 +35,12 @@ impl Clock {
         SystemTime::now()
     }
 
+    /// The wall clock in milliseconds since 1970; zero if it stands before that.
+    pub fn unix_millis() -> u64 {
+        let age = Self::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The wall clock in seconds since 1970; zero if it stands before that.
     pub fn unix_seconds() -> u64 {
         seconds(Self::wall())

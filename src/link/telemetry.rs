@@ -1,7 +1,9 @@
 //! Logs: JSON in a cluster, text for people, and a level that can be changed while the process runs.
 
-use std::fmt;
+use std::collections::VecDeque;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, io};
 
 use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
@@ -78,9 +80,66 @@ impl fmt::Debug for Level {
 
 /// Sends the log of this process to stderr, once.
 pub fn init(format: Format, level: &str) -> Result<Level, Error> {
-    let (subscriber, handle) = subscriber(format, level, std::io::stderr)?;
+    let (subscriber, handle) = subscriber(format, level, io::stderr)?;
     subscriber.try_init().map_err(|_| Error::Twice)?;
     Ok(handle)
+}
+
+/// The same, and keeps the last lines: wherever stderr went, they can be asked for.
+pub fn init_kept(format: Format, level: &str) -> Result<(Level, Recent), Error> {
+    let recent = Recent::default();
+    let kept = recent.clone();
+    let (subscriber, handle) = subscriber(format, level, move || Tee(kept.clone()))?;
+    subscriber.try_init().map_err(|_| Error::Twice)?;
+    Ok((handle, recent))
+}
+
+/// As many lines of the log as are kept, and as many bytes of them.
+const KEPT: (usize, usize) = (2_000, 1024 * 1024);
+
+/// The last lines of the log; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Recent {
+    lines: Arc<Mutex<Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    lines: VecDeque<String>,
+    bytes: usize,
+}
+
+impl Recent {
+    /// Oldest first.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).lines.iter().cloned().collect()
+    }
+
+    fn push(&self, line: &str) {
+        let mut kept = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.bytes += line.len();
+        kept.lines.push_back(line.to_owned());
+        while kept.lines.len() > KEPT.0 || kept.bytes > KEPT.1 {
+            let Some(oldest) = kept.lines.pop_front() else { break };
+            kept.bytes -= oldest.len();
+        }
+    }
+}
+
+/// Writes to stderr, and keeps a copy.
+struct Tee(Recent);
+
+impl io::Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // The formatter hands over one whole line at a time.
+        String::from_utf8_lossy(bytes).lines().for_each(|line| self.0.push(line));
+        io::stderr().write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// A subscriber that writes to `writer`, with the handle of its level.
@@ -114,9 +173,6 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::sync::{Arc, Mutex};
-
     use super::*;
 
     #[derive(Clone, Default)]
@@ -156,6 +212,18 @@ mod tests {
             (&first["message"], &first["site"], &first["level"]),
             (&"seen".into(), &"east".into(), &"INFO".into())
         );
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_within_bounds() {
+        let recent = Recent::default();
+        for n in 0..KEPT.0 + 3 {
+            recent.push(&format!("line {n}"));
+        }
+        let lines = recent.lines();
+        assert_eq!((lines.len(), lines[0].as_str()), (KEPT.0, "line 3"));
+        recent.push(&"x".repeat(KEPT.1 - 10));
+        assert!(recent.lines().len() < 5 && recent.lines().last().unwrap().starts_with('x'));
     }
 
     #[test]

@@ -9,8 +9,9 @@ use quorate_core::executor::Answer;
 use quorate_core::federation::observed::{
     DataCheck, MemberList, RecordSummary, SiteObservation, Status as Seen,
 };
-use quorate_core::federation::view::View;
-use quorate_core::id::{FederationKey, MemberId, SiteName, Slot, Term};
+use quorate_core::federation::spec::Spec;
+use quorate_core::federation::view::{View, Wish};
+use quorate_core::id::{Digest, FederationKey, MemberId, SiteName, Slot, Term};
 use quorate_core::intent::record::Record;
 use quorate_core::intent::{Intent, Resolution};
 use quorate_core::reason::Reason;
@@ -133,6 +134,12 @@ pub struct Snapshot {
     pub status: Status,
     /// The view it was made from, with ages and indices.
     pub view: Option<View>,
+    /// What is wished; none before birth.
+    pub wish: Option<Wish>,
+    /// The effective spec.
+    pub effective: Option<Arc<Spec>>,
+    /// The spec of the own CR, with its digest.
+    pub own: Option<(Digest, Arc<Spec>)>,
     /// Recent transitions, oldest first.
     pub events: Events,
     /// There is no readable record.
@@ -142,7 +149,15 @@ pub struct Snapshot {
 impl Snapshot {
     /// Before the first look.
     pub(super) fn new(names: &Names) -> Self {
-        Self { status: crate::status::blank(names), view: None, events: Events::default(), missing: None }
+        Self {
+            status: crate::status::blank(names),
+            view: None,
+            wish: None,
+            effective: None,
+            own: None,
+            events: Events::default(),
+            missing: None,
+        }
     }
 }
 

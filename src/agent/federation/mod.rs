@@ -325,8 +325,9 @@ impl<W: World> Federation<W> {
         let timing = self.last.retimed?;
         let same = self.own.as_ref().is_some_and(|own| own.digest == effective.digest);
         let sites = effective.spec.sites().cloned().collect();
+        let Layout { slots, allow_single_voter, .. } = effective.spec.layout().ok()?;
         let (digest, timing) = (effective.digest, Some(timing));
-        same.then_some(Pending { digest, sites, lost_sites: Vec::new(), timing })
+        same.then_some(Pending { digest, sites, slots, allow_single_voter, lost_sites: Vec::new(), timing })
     }
 
     /// Merges what is known and, if the own member leads, starts the next step.
@@ -378,7 +379,8 @@ impl<W: World> Federation<W> {
             let lost_sites = sites.iter().filter(lost).cloned().collect();
             let measured = self.measured(&sites);
             let timing = timing::at_activation(effective.timing, measured);
-            Pending { digest: own.digest, sites, lost_sites, timing }
+            let Layout { slots, allow_single_voter, .. } = own.layout.clone();
+            Pending { digest: own.digest, sites, slots, allow_single_voter, lost_sites, timing }
         });
         Some(Wish {
             generation: effective.generation,

@@ -82,6 +82,9 @@ impl<W: World> Federation<W> {
         let snapshot = Snapshot {
             status,
             view: self.last.view.clone(),
+            wish,
+            effective: self.record.effective.as_ref().map(|effective| Arc::clone(&effective.spec)),
+            own: self.own.as_ref().map(|own| (own.digest, Arc::clone(&own.spec))),
             events: self.said.events.clone(),
             missing: self.missing.clone(),
         };

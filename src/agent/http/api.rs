@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use quorate_core::id::{FederationKey, ObjectName};
+use quorate_core::report::FederationReport;
 use serde::Serialize;
 
 use crate::federation::Snapshot;
@@ -17,8 +18,11 @@ use crate::registry::Registry;
 pub fn router(registry: Arc<Registry>) -> Router {
     Router::new()
         .route("/v1/site", get(site))
+        .route("/v1/log", get(log))
+        .route("/metrics", get(super::metrics))
         .route("/v1/federations", get(list))
         .route("/v1/federations/{namespace}/{name}", get(one))
+        .route("/v1/federations/{namespace}/{name}/view", get(view))
         .route("/v1/federations/{namespace}/{name}/plan", get(plan))
         .route("/v1/federations/{namespace}/{name}/events", get(events))
         .with_state(registry)
@@ -33,45 +37,37 @@ fn problem(status: StatusCode, error: impl Into<String>) -> Response {
     (status, axum::Json(Problem { error: error.into() })).into_response()
 }
 
-fn find(registry: &Registry, namespace: &str, name: &str) -> Result<Arc<Snapshot>, Box<Response>> {
-    let key = match (ObjectName::new(namespace), ObjectName::new(name)) {
-        (Ok(namespace), Ok(name)) => FederationKey { namespace, name },
-        _ => return Err(Box::new(problem(StatusCode::BAD_REQUEST, "namespace and name must be DNS labels"))),
-    };
+fn key(namespace: &str, name: &str) -> Result<FederationKey, Box<Response>> {
+    match (ObjectName::new(namespace), ObjectName::new(name)) {
+        (Ok(namespace), Ok(name)) => Ok(FederationKey { namespace, name }),
+        _ => Err(Box::new(problem(StatusCode::BAD_REQUEST, "namespace and name must be DNS labels"))),
+    }
+}
+
+fn find(registry: &Registry, key: &FederationKey) -> Result<Arc<Snapshot>, Box<Response>> {
     let missing = || Box::new(problem(StatusCode::NOT_FOUND, format!("no federation {key} at this site")));
-    registry.snapshot(&key).ok_or_else(missing)
+    registry.snapshot(key).ok_or_else(missing)
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SiteInfo {
-    site: String,
-    mesh: String,
-    version: &'static str,
-    peers: Vec<PeerInfo>,
-    problems: Vec<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct PeerInfo {
-    name: String,
-    age_ms: Option<u64>,
+/// The answer about one federation, or why there is none.
+fn about(
+    registry: &Registry,
+    (namespace, name): &(String, String),
+    answer: impl FnOnce(&FederationKey, &Snapshot) -> Response,
+) -> Response {
+    let found = key(namespace, name).and_then(|key| Ok((find(registry, &key)?, key)));
+    match found {
+        Ok((snapshot, key)) => answer(&key, &snapshot),
+        Err(response) => *response,
+    }
 }
 
 async fn site(State(registry): State<Arc<Registry>>) -> Response {
-    let mesh = registry.mesh();
-    let peers =
-        mesh.peers().map(|peer| PeerInfo { name: peer.to_string(), age_ms: mesh.age_ms(peer) }).collect();
-    let (site, mesh) = registry.site();
-    axum::Json(SiteInfo {
-        site,
-        mesh,
-        version: env!("CARGO_PKG_VERSION"),
-        peers,
-        problems: registry.problems(),
-    })
-    .into_response()
+    axum::Json(registry.report()).into_response()
+}
+
+async fn log(State(registry): State<Arc<Registry>>) -> Response {
+    axum::Json(registry.log()).into_response()
 }
 
 async fn list(State(registry): State<Arc<Registry>>) -> Response {
@@ -79,31 +75,20 @@ async fn list(State(registry): State<Arc<Registry>>) -> Response {
     axum::Json(all).into_response()
 }
 
-async fn one(
-    State(registry): State<Arc<Registry>>,
-    Path((namespace, name)): Path<(String, String)>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let snapshot = match find(&registry, &namespace, &name) {
-        Ok(snapshot) => snapshot,
-        Err(response) => return *response,
-    };
-    let ages = query.is_some_and(|query| query.split('&').any(|part| part == "ages=true" || part == "ages"));
-    if ages {
-        #[derive(Serialize)]
-        struct Full<'a> {
-            status: &'a quorate_core::condition::Status,
-            view: Option<&'a quorate_core::federation::view::View>,
-        }
-        return axum::Json(Full { status: &snapshot.status, view: snapshot.view.as_ref() }).into_response();
-    }
-    axum::Json(&snapshot.status).into_response()
+async fn one(State(registry): State<Arc<Registry>>, Path(path): Path<(String, String)>) -> Response {
+    about(&registry, &path, |_, snapshot| axum::Json(&snapshot.status).into_response())
 }
 
-async fn plan(
-    State(registry): State<Arc<Registry>>,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Response {
+async fn view(State(registry): State<Arc<Registry>>, Path(path): Path<(String, String)>) -> Response {
+    about(&registry, &path, |key, snapshot| {
+        let Snapshot { status, view, wish, effective, own, events: _, missing: _ } = snapshot.clone();
+        let (own_digest, own) = own.unzip();
+        let file = registry.file(key);
+        axum::Json(FederationReport { status, view, wish, effective, own_digest, own, file }).into_response()
+    })
+}
+
+async fn plan(State(registry): State<Arc<Registry>>, Path(path): Path<(String, String)>) -> Response {
     #[derive(Serialize)]
     struct Plan<'a> {
         decision: &'a str,
@@ -111,23 +96,13 @@ async fn plan(
         #[serde(rename = "plan")]
         steps: &'a [quorate_core::condition::PlanLine],
     }
-    match find(&registry, &namespace, &name) {
-        Ok(snapshot) => {
-            let status = &snapshot.status;
-            let plan =
-                Plan { decision: &status.decision, reason: status.reason.as_ref(), steps: &status.plan };
-            axum::Json(plan).into_response()
-        }
-        Err(response) => *response,
-    }
+    about(&registry, &path, |_, snapshot| {
+        let status = &snapshot.status;
+        let plan = Plan { decision: &status.decision, reason: status.reason.as_ref(), steps: &status.plan };
+        axum::Json(plan).into_response()
+    })
 }
 
-async fn events(
-    State(registry): State<Arc<Registry>>,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Response {
-    match find(&registry, &namespace, &name) {
-        Ok(snapshot) => axum::Json(snapshot.events.list()).into_response(),
-        Err(response) => *response,
-    }
+async fn events(State(registry): State<Arc<Registry>>, Path(path): Path<(String, String)>) -> Response {
+    about(&registry, &path, |_, snapshot| axum::Json(snapshot.events.list()).into_response())
 }

@@ -43,7 +43,7 @@ async fn ready(State(registry): State<Arc<Registry>>, RawQuery(query): RawQuery)
     (status, text).into_response()
 }
 
-async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
+pub(crate) async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], registry.metrics().render()).into_response()
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use quorate_api::document::format;
 use quorate_api::peer::peer_client::PeerClient;
 use quorate_api::peer::sync_message::Message;
-use quorate_api::peer::{Fresh, HelloRequest, Ping, SyncMessage, ViewUpdate};
+use quorate_api::peer::{Contact, Fresh, HelloRequest, Ping, SyncMessage, ViewUpdate};
 use quorate_core::id::{FederationKey, SiteName};
+use quorate_link::clock::Clock;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -42,6 +43,7 @@ pub(super) async fn speak(mesh: Arc<Mesh>, peer: SiteName, channel: Channel) {
             Ok(()) => "the peer ended the stream".to_owned(),
             Err(status) => status.to_string(),
         };
+        mesh.contacts.lost(&peer, &why);
         // Once per cause: a peer that is away for a day would fill the log.
         if why != told {
             tracing::info!(peer = %peer, why, "no stream to the peer");
@@ -77,6 +79,7 @@ async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<
     let mut request = tonic::Request::new(hello);
     request.set_timeout(super::CALL);
     let reply = client.hello(request).await?.into_inner();
+    mesh.contacts.connected(peer, &reply.version);
     tracing::info!(peer = %peer, version = reply.version, "connected to the peer");
     let (outgoing, stream) = mpsc::channel(64);
     let mut incoming = client.sync(ReceiverStream::new(stream)).await?.into_inner();
@@ -196,6 +199,12 @@ fn fresh(mesh: &Mesh, peer: &SiteName) -> (u64, Message) {
             sample_age_ms: now.saturating_sub(said.true_at),
         })
         .collect();
+    let contacts = mesh.peers().map(|site| Contact {
+        site: site.to_string(),
+        age_ms: mesh.age_ms(site),
+        rtt_us: mesh.round_trip_us(site).map(u64::from),
+    });
+    let (contacts, wall_ms) = (contacts.collect(), Clock::unix_millis());
     let envelope = mesh.envelope(None, Sender::default());
-    (envelope.seq, Message::Ping(Ping { envelope: Some(envelope), fresh }))
+    (envelope.seq, Message::Ping(Ping { envelope: Some(envelope), fresh, wall_ms, contacts }))
 }

@@ -29,7 +29,7 @@ pub(super) struct Checked {
 
 /// The certificate's site.
 pub(super) fn certified(mesh: &Mesh, peer: Option<&PeerIdentity>) -> Result<SiteName, Refusal> {
-    let Some(PeerIdentity { identity: Identity::Agent { site }, source }) = peer else {
+    let Some(PeerIdentity { identity: Identity::Agent { site }, source, not_after: _ }) = peer else {
         return refuse("NotAnAgent", "the certificate names no agent");
     };
     let allowed = mesh.from.is_empty() || mesh.from.iter().any(|cidr| cidr.contains(source.ip()));

@@ -2,6 +2,7 @@
 //! peers carry what they see; questions are single calls (networking.md 5).
 
 mod client;
+mod contact;
 mod envelope;
 mod server;
 
@@ -25,6 +26,7 @@ use quorate_core::id::{BootId, FederationKey, SiteName};
 use quorate_core::intent::record::Record;
 use quorate_core::intent::{Intent, Resolution};
 use quorate_core::reason::{Code, Reason};
+use quorate_core::report::PeerReport;
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::durable;
@@ -91,6 +93,7 @@ pub struct Mesh {
     /// A peer that calls is back: our own call need not wait any longer.
     called: BTreeMap<SiteName, Notify>,
     highest: Mutex<BTreeMap<SiteName, u32>>,
+    contacts: contact::Contacts,
     memory: PathBuf,
     refusals: Repeats,
 }
@@ -146,6 +149,7 @@ impl Mesh {
             heard: Mutex::default(),
             distances: Mutex::default(),
             highest: Mutex::new(highest.unwrap_or_default()),
+            contacts: contact::Contacts::default(),
             memory,
             refusals: Repeats::default(),
         }))
@@ -206,6 +210,13 @@ impl Mesh {
     /// How far a peer's agent is, microseconds; none while that is not proven.
     pub fn round_trip_us(&self, peer: &SiteName) -> Option<u32> {
         lock(&self.distances).get(peer)?.proven_us(self.clock.now_ms())
+    }
+
+    /// What is known of a peer's agent, for people.
+    pub fn contact(&self, peer: &SiteName) -> PeerReport {
+        let protocol = lock(&self.highest).get(peer).copied();
+        let rtt_us = self.round_trip_us(peer).map(u64::from);
+        PeerReport { age_ms: self.age_ms(peer), protocol, rtt_us, ..self.contacts.report(peer) }
     }
 
     fn handle(&self, key: &FederationKey) -> Option<Handle> {

@@ -11,6 +11,7 @@ use quorate_api::peer::{Document, HelloReply, HelloRequest, Ping, Pong, SyncMess
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::id::{FederationKey, ObjectName, SiteName};
 use quorate_core::reason::Reason;
+use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::transport::serve::PeerIdentity;
 use tokio::sync::mpsc;
@@ -39,10 +40,14 @@ pub fn router(mesh: Arc<Mesh>, drain: Drain) -> Router {
 impl Service {
     fn certified<T>(&self, request: &Request<T>) -> Result<SiteName, Status> {
         let peer = request.extensions().get::<PeerIdentity>();
-        envelope::certified(&self.mesh, peer).map_err(|refusal| {
+        let site = envelope::certified(&self.mesh, peer).map_err(|refusal| {
             let source = peer.map(|peer| peer.source.to_string()).unwrap_or_default();
             self.refused(&source, &refusal)
-        })
+        })?;
+        if let Some(peer) = peer {
+            self.mesh.contacts.presented(&site, peer.not_after);
+        }
+        Ok(site)
     }
 
     /// The sender learns one word.
@@ -279,6 +284,7 @@ fn own_only(site: &SiteName, observation: &SiteObservation) -> Result<(), Refusa
 
 async fn pinged(mesh: &Mesh, site: &SiteName, ping: Ping) {
     let now = mesh.clock.now_ms();
+    mesh.contacts.pinged(site, (ping.wall_ms, Clock::unix_millis()), ping.contacts);
     for fresh in ping.fresh {
         let (Ok(namespace), Ok(name)) = (ObjectName::new(&fresh.namespace), ObjectName::new(&fresh.name))
         else {

@@ -176,7 +176,7 @@ async fn a_stream_is_cut_at_the_first_lie() {
     };
     let envelope = |seq| Envelope { seq, ..east.mesh.envelope(Some(&key()), Sender::default()) };
     let (own, other) = (SiteObservation::empty(east.site.clone()), SiteObservation::empty(west.site.clone()));
-    let ping = |seq| Said::Ping(Ping { envelope: Some(envelope(seq)), fresh: Vec::new() });
+    let ping = |seq| Said::Ping(Ping { envelope: Some(envelope(seq)), ..Ping::default() });
     let cases = [
         ("SpeaksForOthers", vec![view(envelope(1), &own), view(envelope(2), &other)]),
         ("Replayed", vec![ping(5), ping(5)]),

@@ -201,6 +201,9 @@ pub struct PlanStep {
     pub after: String,
     /// What it waits for.
     pub waits: Vec<String>,
+    /// What to know of the state that it leaves: an even number of voters, sites whose loss would stop writes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
 }
 
 /// Why nothing happens.
@@ -370,8 +373,8 @@ impl From<MemberStatus> for Member {
 
 impl From<PlanLine> for PlanStep {
     fn from(line: PlanLine) -> Self {
-        let PlanLine { step, operation, before, after, waits } = line;
-        Self { step, operation, before, after, waits }
+        let PlanLine { step, operation, before, after, waits, remarks } = line;
+        Self { step, operation, before, after, waits, remarks }
     }
 }
 

@@ -50,8 +50,9 @@ pub(super) fn run(args: &Args) -> Outcome {
         print(&site.to_yaml());
         return Ok(ExitCode::SUCCESS);
     }
-    telemetry::init(*log_format, &site.log_level).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let options = Options { config: site, stop_members: *stop_members, executable: None };
+    let (_, log) = telemetry::init_kept(*log_format, &site.log_level)
+        .map_err(|error| Failure::new(Exit::Usage, error))?;
+    let options = Options { config: site, stop_members: *stop_members, executable: None, log };
     super::runtime(true)?.block_on(async {
         let drain = Drain::new();
         drain.on_signals()?;

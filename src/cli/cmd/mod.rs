@@ -1,14 +1,18 @@
 //! The subcommands: one file each. Nothing is decided here; agents and members decide.
 
 mod agent;
+mod apply;
+mod bundle;
 mod completion;
 mod crds;
+mod doctor;
 mod explain;
 mod generate;
 mod member;
 mod members;
 mod mesh;
 mod plan;
+mod simulate;
 pub mod status;
 mod target;
 mod validate;
@@ -38,7 +42,11 @@ enum Sub {
     Status(status::Args),
     Members(members::Args),
     Plan(plan::Args),
+    Apply(apply::Args),
+    Simulate(simulate::Args),
     Explain(explain::Args),
+    Doctor(doctor::Args),
+    SupportBundle(bundle::Args),
     Validate(validate::Args),
     Mesh(mesh::Args),
     Agent(agent::Args),
@@ -85,13 +93,17 @@ fn run(command: Sub) -> Outcome {
         Sub::Status(args) => wait(status::run(args)),
         Sub::Members(args) => wait(members::run(args)),
         Sub::Plan(args) => wait(plan::run(args)),
+        Sub::Apply(args) => wait(apply::run(args)),
+        Sub::Simulate(args) => wait(simulate::run(args)),
+        Sub::Doctor(args) => wait(doctor::run(args)),
+        Sub::SupportBundle(args) => wait(bundle::run(args)),
         Sub::Explain(args) => explain::run(&args),
         Sub::Validate(args) => validate::run(&args),
         Sub::Mesh(args) => wait(mesh::run(args)),
         Sub::Agent(args) => agent::run(&args),
         Sub::Member(args) => member::run(&args),
         Sub::Demo(args) => Ok(runtime(true)?.block_on(demo::run(args))?),
-        Sub::Crds(args) => Ok(crds::run(&args)),
+        Sub::Crds(args) => crds::run(&args),
         Sub::Completion(args) => Ok(completion::run(&args)),
         Sub::Version(args) => version::run(&args),
         Sub::Generate(args) => generate::run(&args),

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use quorate_core::condition::{MemberStatus, Status};
+use quorate_core::condition::{MemberStatus, PlanLine, Status};
 use quorate_core::id::SiteName;
-use quorate_core::reason::{Code, Rule};
+use quorate_core::reason::{Code, Reason, Rule};
 use serde_json::json;
 
 use super::Outcome;
@@ -57,28 +57,37 @@ fn text(status: &Status) -> String {
         (None, 0) => format!("{name}: {}\n", status.decision),
         (None, n) => format!("{name}: {} planned, the first one goes now\n", count(n, "step")),
     };
-    for (i, line) in status.plan.iter().enumerate() {
-        let _ = write!(text, "\n  {}. {}   ({})\n", i + 1, line.step, line.operation);
-        let _ = write!(text, "       before  {}\n       after   {}\n", line.before, line.after);
-        for wait in &line.waits {
-            let _ = writeln!(text, "       waits   {}", wrap(wait, 15, 110).trim_start());
-        }
-    }
+    text.push_str(&steps(&status.plan));
     if let Some(reason) = &status.reason {
         let first_waits = status.plan.first().is_some_and(|line| line.waits.contains(&reason.to_string()));
         if !status.plan.is_empty() && !first_waits {
             let _ = write!(text, "\n  now: {}\n", wrap(&reason.to_string(), 7, 110).trim_start());
         }
-        let _ = write!(text, "\n  remedy: {}\n", wrap(reason.code.remedy(), 10, 110).trim_start());
-        let _ = writeln!(text, "  more:   quorate explain {}", reason.code.name());
+        text.push_str(&remedy(reason));
     }
-    if let Some(Paste { when, lines }) = paste(status) {
-        let _ = write!(text, "\n{}\n\n", wrap(&when, 2, 110));
-        for line in lines.lines() {
-            let _ = writeln!(text, "    {line}");
+    text.push_str(&paste(status).map(|paste| paste.text()).unwrap_or_default());
+    text
+}
+
+/// The steps with their arithmetic, what they wait for, and what to know of the state that they leave.
+pub(super) fn steps(lines: &[PlanLine]) -> String {
+    let mut text = String::new();
+    for (i, line) in lines.iter().enumerate() {
+        let _ = write!(text, "\n  {}. {}   ({})\n", i + 1, line.step, line.operation);
+        let _ = write!(text, "       before  {}\n       after   {}\n", line.before, line.after);
+        for (what, all) in [("waits", &line.waits), ("remark", &line.remarks)] {
+            for one in all {
+                let _ = writeln!(text, "       {what:<7} {}", wrap(one, 15, 110).trim_start());
+            }
         }
     }
     text
+}
+
+/// What helps, and where more is said.
+pub(super) fn remedy(reason: &Reason) -> String {
+    let remedy = wrap(reason.code.remedy(), 10, 110);
+    format!("\n  remedy: {}\n  more:   quorate explain {}\n", remedy.trim_start(), reason.code.name())
 }
 
 /// Lines that a person may add to the object, and when.
@@ -88,19 +97,31 @@ pub(super) struct Paste {
     lines: String,
 }
 
+impl Paste {
+    pub(super) fn text(&self) -> String {
+        let lines: Vec<String> = self.lines.lines().map(|line| format!("    {line}\n")).collect();
+        format!("\n{}\n\n{}", wrap(&self.when, 2, 110), lines.concat())
+    }
+}
+
 pub(super) fn paste(status: &Status) -> Option<Paste> {
-    let reason = status.reason.as_ref()?;
+    let planned = status.plan.first().map(|line| line.operation.as_str());
+    paste_for(status.reason.as_ref()?, &status.members, planned.or(status.operation.as_deref()))
+}
+
+/// The lines for one reason, with the members as they are and the operation that it stands against.
+pub(super) fn paste_for(reason: &Reason, members: &[MemberStatus], operation: Option<&str>) -> Option<Paste> {
     match reason.code {
         Code::LostMemberUnconfirmed => {
             let member = reason.member?.to_string();
-            let known = status.members.iter().find(|m| m.id == member);
+            let known = members.iter().find(|m| m.id == member);
             lost(known.map(|m| m.site.as_str()).or_else(|| reason.site.as_ref().map(SiteName::as_str))?, &[&member])
         }
         // The site that holds the intent up: only if it is gone with everything on it.
         Code::IntentUnresolved | Code::ExecutorUnavailable => {
             let site = reason.site.as_ref()?.as_str();
             let there = |m: &&MemberStatus| m.site == site && m.role == "voter";
-            let ids: Vec<&str> = status.members.iter().filter(there).map(|m| m.id.as_str()).collect();
+            let ids: Vec<&str> = members.iter().filter(there).map(|m| m.id.as_str()).collect();
             lost(site, &ids)
         }
         Code::SingleVoterNotAllowed => Some(Paste {
@@ -109,7 +130,7 @@ pub(super) fn paste(status: &Status) -> Option<Paste> {
         }),
         // Those pass by themselves, or are put right in the file; to override them would only hide it.
         Code::TooSoon | Code::SpecDrift | Code::NoBackup => None,
-        _ => exception(status, reason.rule()?),
+        _ => exception(operation?, reason.rule()?),
     }
 }
 
@@ -127,12 +148,10 @@ fn lost(site: &str, members: &[&str]) -> Option<Paste> {
     })
 }
 
-fn exception(status: &Status, rule: Rule) -> Option<Paste> {
+fn exception(operation: &str, rule: Rule) -> Option<Paste> {
     if !matches!(rule, Rule::I3 | Rule::I13 | Rule::I17) {
         return None;
     }
-    let planned = status.plan.first().map(|line| line.operation.as_str());
-    let operation = planned.or(status.operation.as_deref())?;
     Some(Paste {
         when: format!(
             "Only if you know why rule {rule} ({}) does not matter this once, add to the FederatedEtcd in every cluster; it \

@@ -8,10 +8,10 @@ use std::time::Duration;
 use quorate_core::condition::{
     Condition, ConditionStatus, ConditionType, MemberStatus, Status, TimingStatus,
 };
+use quorate_core::report::SiteReport;
 
 use super::Outcome;
 use super::target::{Target, federations, full_name};
-use crate::client::Site;
 use crate::failure::Failure;
 use crate::output::table::{bytes, count, table, wrap};
 use crate::output::{Format, json, print};
@@ -85,7 +85,7 @@ fn render(all: &[Status], one: bool, output: Format) -> Result<String, Failure> 
 }
 
 /// Files that the agent could not use; nobody would look for them in its log.
-fn site_problems(site: &Site, output: Format) -> String {
+fn site_problems(site: &SiteReport, output: Format) -> String {
     if site.problems.is_empty() || matches!(output, Format::Json | Format::Yaml) {
         return String::new();
     }

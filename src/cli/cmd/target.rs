@@ -1,6 +1,6 @@
 //! Which agent is asked, and about which federation.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use quorate_api::config;
 use quorate_core::condition::Status;
@@ -26,6 +26,16 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// The configuration, if one was named.
+    pub(super) fn config(&self) -> Result<Option<config::SiteConfig>, Failure> {
+        self.config.as_ref().map(|path| load(path, &[])).transpose()
+    }
+
+    /// The state folder of the agent.
+    pub(super) fn state_dir<'a>(&'a self, config: Option<&'a config::SiteConfig>) -> &'a Path {
+        config.map_or(&self.state_dir, |config| &config.state_dir)
+    }
+
     pub(super) fn client(&self) -> Result<Client, Failure> {
         match &self.config {
             Some(path) => Ok(Client::new(load(path, &[])?.socket())),

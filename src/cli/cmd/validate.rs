@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(Exit::Usage as u8) })
 }
 
-fn read(file: &str) -> Result<String, Failure> {
+pub(super) fn read(file: &str) -> Result<String, Failure> {
     let text = if file == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map(|_| text)
@@ -78,7 +78,7 @@ fn read(file: &str) -> Result<String, Failure> {
 }
 
 /// `file:line: path: message`, as compilers say it, so that editors can jump there.
-fn mistakes(file: &str, problems: &[quorate_api::Problem]) -> String {
+pub(super) fn mistakes(file: &str, problems: &[quorate_api::Problem]) -> String {
     let mut text = String::new();
     for problem in problems {
         let line = problem.line.map(|line| format!(":{line}")).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Outcome;
 use crate::output::{Plain, json, print};
@@ -27,10 +27,13 @@ pub(super) const fn short() -> &'static str {
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("QUORATE_GIT_HASH"), ")")
 }
 
+pub(super) fn plain() -> Value {
+    json!({"version": VERSION, "git": GIT, "target": TARGET, "api": quorate_api::crd::API_VERSION})
+}
+
 pub(super) fn run(args: &Args) -> Outcome {
     let Args { output } = args;
-    let api = quorate_api::crd::API_VERSION;
-    let plain = json!({"version": VERSION, "git": GIT, "target": TARGET, "api": api});
+    let (plain, api) = (plain(), quorate_api::crd::API_VERSION);
     print(&match output {
         Plain::Json => json::json(&plain)?,
         Plain::Yaml => json::yaml(&plain)?,

@@ -157,6 +157,10 @@ pub struct Pending {
     pub digest: Digest,
     /// The sites that it names.
     pub sites: Vec<SiteName>,
+    /// The slots that it asks for, sorted; plans for people go on with them. Whatever is done follows the effective spec.
+    pub slots: Vec<Slot>,
+    /// It accepts a layout of one voter.
+    pub allow_single_voter: bool,
     /// Whether all its members are declared lost, by site: such a site is not counted (safety.md 4).
     pub lost_sites: Vec<SiteName>,
     /// etcd's timers that become effective with it.

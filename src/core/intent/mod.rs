@@ -101,6 +101,10 @@ impl IntentKind {
 impl fmt::Display for IntentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // In a plan for people the URL of a site that has made no offer yet is not known.
+            Self::AddLearner { slot, peer_url, .. } if peer_url.0.is_empty() => {
+                write!(f, "AddLearner {slot}")
+            }
             Self::AddLearner { slot, peer_url, .. } => write!(f, "AddLearner {slot} {peer_url}"),
             Self::Promote { member } => write!(f, "Promote {member}"),
             Self::Remove { member, learner: true } => write!(f, "Remove learner {member}"),

@@ -1,7 +1,9 @@
 //! Membership: the arithmetic, one function per rule, the planner, and a checker that shares no code with them.
 
 pub mod check;
+pub mod loss;
 pub mod plan;
+pub mod preview;
 pub mod quorum;
 pub mod safety;
 #[cfg(test)]

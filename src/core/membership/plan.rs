@@ -1,11 +1,11 @@
 //! The planner: from the view to the next step towards the wish. Total: a step, a wait or a refusal, each with a
 //! typed reason.
 
-use crate::federation::observed::{DataCheck, ListedMember, MemberList, SlotOffer};
-use crate::federation::view::{LearnerTrack, Life, MemberView, Pending, View, Wish};
-use crate::id::{Index, MemberId, Revision, SiteName, Slot};
+use crate::federation::observed::{DataCheck, ListedMember, MemberList, SiteObservation, SlotOffer};
+use crate::federation::view::{LearnerTrack, Life, MemberView, Pending, SiteView, View, Wish};
+use crate::id::{IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot};
 use crate::intent::{IntentKind, Operation, OperationKind};
-use crate::membership::quorum::{after, arithmetic, quorum};
+use crate::membership::quorum::{Domain, after, arithmetic, at_risk, quorum};
 use crate::membership::safety::{self, EVEN_STATE_MS, Proposed};
 use crate::membership::step::{Decision, Step, StepKind};
 use crate::reason::{Code, Reason};
@@ -372,31 +372,153 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
 pub struct Planned {
     /// The step.
     pub step: Step,
-    /// What the step waits for now; none = it could be taken at once.
-    pub waits: Option<Reason>,
+    /// What the step waits for now; empty = it could be taken as soon as the one before is settled.
+    pub waits: Vec<Reason>,
+    /// The slot of the member that it is about.
+    pub place: Option<Slot>,
+    /// That member is not listed yet: its id in the step is made up.
+    pub invented: bool,
+    /// What a person should know of the state that it leaves.
+    pub remarks: Vec<Remark>,
+}
+
+/// What a person should know of the state between two steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remark {
+    /// The number of voters is even (rule I12).
+    EvenState(usize),
+    /// The loss of any of these sites would stop writes.
+    AtRisk(Vec<Domain>),
+}
+
+impl std::fmt::Display for Remark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::EvenState(voters) => {
+                write!(
+                    f,
+                    "I12: {voters} voters survive no more losses than {}; left as soon as possible",
+                    voters - 1
+                )
+            }
+            Self::AtRisk(sites) => {
+                let names: Vec<String> = sites.iter().map(ToString::to_string).collect();
+                let any = if names.len() == 1 { "" } else { "any of " };
+                write!(f, "QuorumAtRisk: the loss of {any}{} would stop writes", names.join(", "))
+            }
+        }
+    }
+}
+
+fn remarks(model: &View, step: &Step) -> Vec<Remark> {
+    let moves_voters =
+        matches!(step.kind, StepKind::Promote { .. } | StepKind::Remove { learner: false, .. });
+    if !moves_voters {
+        return Vec::new();
+    }
+    let n = model.voters().count();
+    let risky: Vec<Domain> = at_risk(model, false).into_iter().map(|(domain, _)| domain).collect();
+    let even = n.is_multiple_of(2).then_some(Remark::EvenState(n));
+    even.into_iter().chain((!risky.is_empty()).then_some(Remark::AtRisk(risky))).collect()
 }
 
 /// A bound for plans: the longest sensible way (5 voters from two sites to two others) has about 40 steps.
 const MAX_STEPS: usize = 64;
 
-/// `next`, iterated on a model in which every step succeeds and every wait passes: for people.
+/// `next`, iterated on a model in which every step succeeds, every wait passes, and every site that is heard, or was
+/// never asked before, does its part: for people.
 pub fn plan(view: &View, wish: &Wish) -> (Vec<Planned>, Decision) {
     let mut model = view.clone();
     let mut wish = wish.clone();
     let mut steps = Vec::new();
-    let mut first_wait = next(view, &wish).reason().cloned();
+    let mut waits: Vec<Reason> = next(view, &wish).reason().cloned().into_iter().collect();
     // Any site may ask what will happen, not only the executor.
     model.own_leads = model.leader.is_some();
     loop {
         settle(&mut model);
         match next(&model, &wish) {
             Decision::Step(step) if steps.len() < MAX_STEPS => {
+                let target = step.kind.target();
+                let place = match &step.kind {
+                    StepKind::AddLearner { slot, .. } => Some(slot.clone()),
+                    _ => target.and_then(|id| model.member(id)).and_then(|m| m.slot.clone()),
+                };
                 apply(&mut model, &mut wish, &step);
-                steps.push(Planned { step: *step, waits: first_wait.take() });
+                steps.push(Planned {
+                    waits: std::mem::take(&mut waits),
+                    place,
+                    invented: target.is_some_and(|id| view.member(id).is_none()),
+                    remarks: remarks(&model, &step),
+                    step: *step,
+                });
+            }
+            Decision::Wait(reason) if assume(&mut model, &wish, &reason) => {
+                if !waits.contains(&reason) {
+                    waits.push(reason);
+                }
             }
             end => return (steps, end),
         }
     }
+}
+
+/// Lets another site do what is waited for: hold the new spec, offer its slot. A site that was heard before and is silent
+/// now does nothing. True if the model moved on.
+fn assume(model: &mut View, wish: &Wish, reason: &Reason) -> bool {
+    match reason.code {
+        Code::ActivationPending | Code::SpecDrift => {
+            let own = model.site(&model.me).and_then(|site| site.observation.as_ref()?.spec);
+            let Some(digest) = wish.pending.as_ref().map(|pending| pending.digest).or(own) else {
+                return false;
+            };
+            let mut sites: Vec<SiteName> = model.voters().filter_map(|m| m.site().cloned()).collect();
+            sites.extend(wish.slots.iter().map(|slot| slot.site.clone()));
+            sites.extend(wish.pending.iter().flat_map(|pending| pending.sites.iter().cloned()));
+            let mut moved = false;
+            for site in sites {
+                if let Some(o) = willing(model, &site).filter(|o| o.spec != Some(digest)) {
+                    o.spec = Some(digest);
+                    moved = true;
+                }
+            }
+            moved
+        }
+        Code::SlotNotReady | Code::EvenStateUnprepared => {
+            let taken = |slot: &&Slot| model.members.iter().any(|m| m.slot.as_ref() == Some(*slot));
+            let open = wish.slots.iter().filter(|slot| Some(&slot.site) == reason.site.as_ref());
+            let open: Vec<Slot> = open.filter(|slot| !taken(slot)).cloned().collect();
+            let mut moved = false;
+            for slot in open {
+                let offered = |o: &&mut SiteObservation| o.offers.iter().any(|offer| offer.slot == slot);
+                if let Some(o) = willing(model, &slot.site).filter(|o| !offered(o)) {
+                    let (peer_url, incarnation) = (PeerUrl("".into()), IncarnationId(0));
+                    o.offers.push(SlotOffer { slot, peer_url, incarnation });
+                    moved = true;
+                }
+            }
+            moved
+        }
+        _ => false,
+    }
+}
+
+/// What a site that will do its part says; none for one that has fallen silent.
+fn willing<'a>(model: &'a mut View, name: &SiteName) -> Option<&'a mut SiteObservation> {
+    use std::sync::Arc;
+    let at = match model.sites.iter().position(|site| site.name == *name) {
+        Some(at) => at,
+        None => {
+            model.sites.push(SiteView { name: name.clone(), age_ms: None, observation: None });
+            model.sites.len() - 1
+        }
+    };
+    let site = model.sites.get_mut(at)?;
+    if site.age_ms.is_some() && !site.heard() {
+        return None;
+    }
+    site.age_ms = Some(site.age_ms.unwrap_or(0));
+    let observation = site.observation.get_or_insert_with(|| Arc::new(SiteObservation::empty(name.clone())));
+    Some(Arc::make_mut(observation))
 }
 
 /// Lets everything that only needs time pass. Who is alive stays as it is.
@@ -503,7 +625,10 @@ fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
         StepKind::MoveLeader { to } => model.leader = Some(*to),
         StepKind::ActivateSpec { generation, .. } => {
             wish.generation = *generation;
-            wish.pending = None;
+            if let Some(pending) = wish.pending.take() {
+                wish.slots = pending.slots;
+                wish.allow_single_voter = pending.allow_single_voter;
+            }
             wish.retimed = None;
         }
         StepKind::Snapshot => {

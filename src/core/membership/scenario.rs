@@ -358,13 +358,17 @@ impl Story {
             max_backup_age_s: self.backup.map(|(limit, _)| limit),
             pending: self.pending.clone().map(|sites| crate::federation::view::Pending {
                 digest: Digest([0; 32]),
+                slots: sites.iter().map(|site| slot(site.as_str())).collect(),
                 sites,
+                allow_single_voter: false,
                 lost_sites: Vec::new(),
                 timing: None,
             }),
             retimed: self.retimed.map(|ms| crate::federation::view::Pending {
                 digest: Digest([0; 32]),
                 sites: self.wish.iter().map(|slot| slot.site.clone()).collect(),
+                slots: self.wish.clone(),
+                allow_single_voter: self.single,
                 lost_sites: Vec::new(),
                 timing: Some(crate::timing::Timing::from_rtt_us(ms * 1_000)),
             }),
@@ -418,7 +422,13 @@ fn answer(story: &Story, command: &str) -> String {
         "plan" => {
             let (steps, end) = plan::plan(&view, &wish);
             for planned in steps {
+                for wait in &planned.waits {
+                    writeln!(out, "wait: {wait}").unwrap();
+                }
                 writeln!(out, "{}", line(&planned.step)).unwrap();
+                for remark in &planned.remarks {
+                    writeln!(out, "    {remark}").unwrap();
+                }
             }
             match end.reason() {
                 Some(reason) => writeln!(out, "then: {reason}").unwrap(),

@@ -75,6 +75,19 @@ impl StepKind {
         }
     }
 
+    /// The first word of the step as people read it.
+    pub const fn verb(&self) -> &'static str {
+        match self {
+            Self::Remove { .. } => "Remove",
+            Self::AddLearner { .. }
+            | Self::Promote { .. }
+            | Self::UpdateUrl { .. }
+            | Self::MoveLeader { .. }
+            | Self::ActivateSpec { .. }
+            | Self::Snapshot => self.name(),
+        }
+    }
+
     /// Changes etcd's member list (rules I1–I4, I8, I13 and others hold for these only).
     pub const fn changes_membership(&self) -> bool {
         match self {

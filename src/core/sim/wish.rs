@@ -32,6 +32,8 @@ impl World {
         let pending = cr.filter(|cr| cr.digest != digest).map(|cr| Pending {
             digest: cr.digest,
             sites: cr.spec.sites().cloned().collect(),
+            slots: Vec::new(),
+            allow_single_voter: false,
             lost_sites: Vec::new(),
             timing: effective.of.timing,
         });

@@ -58,6 +58,8 @@ pub struct PeerIdentity {
     pub identity: Identity,
     /// Where the connection comes from; with address translation not where the peer is.
     pub source: SocketAddr,
+    /// When the certificate ends.
+    pub not_after: SystemTime,
 }
 
 /// What became of the connections of a listener.
@@ -163,7 +165,8 @@ impl Server {
         match peer(&stream, self.store.trust_domain()) {
             Ok((identity, chain)) => {
                 self.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                self.requests(stream, PeerIdentity { identity, source }, chain, generation).await;
+                let peer = PeerIdentity { identity, source, not_after: chain.not_after };
+                self.requests(stream, peer, chain, generation).await;
             }
             Err(error) => refused(&error),
         }

@@ -10,10 +10,11 @@ use quorate_api::config;
 use quorate_core::id::SiteName;
 use quorate_link::durable::{PUBLIC, write_file};
 use quorate_link::pki::SitePki;
+use serde_json::json;
 
 use crate::cmd::Outcome;
 use crate::failure::{Exit, Failure};
-use crate::output::print;
+use crate::output::{Plain, json, print};
 
 /// Make the roots of this site, the leaf of its agent, its state folder and a first configuration.
 ///
@@ -51,10 +52,13 @@ pub(super) struct Args {
     /// Where the configuration is written
     #[arg(long, value_name = "FILE", default_value = "/etc/quorate/quorate.yaml")]
     config: PathBuf,
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Plain,
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let Args { site, trust_domain, address, mesh, state_dir, manifests, config } = args;
+    let Args { site, trust_domain, address, mesh, state_dir, manifests, config, output } = args;
     if config.exists() {
         let message = format!("{} exists already; it is not replaced", config.display());
         return Err(Failure::message(Exit::Usage, message)
@@ -77,6 +81,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     fs::create_dir_all(manifests)?;
     write_file(config, text.as_bytes(), PUBLIC).map_err(|error| Failure::new(Exit::Usage, error))?;
 
+    if *output != Plain::Table {
+        let plain = json!({"site": site, "mesh": mesh, "trustDomain": trust_domain, "address": address,
+            "stateDir": state_dir, "manifests": manifests, "config": config});
+        print(&if *output == Plain::Json { json::json(&plain)? } else { json::yaml(&plain)? });
+        return Ok(ExitCode::SUCCESS);
+    }
     let (state, config) = (state_dir.display(), config.display());
     let join = if first {
         format!(
@@ -98,7 +108,7 @@ fn new_mesh() -> String {
 }
 
 fn configuration(args: &Args, mesh: &str) -> String {
-    let Args { site, trust_domain, address, mesh: _, state_dir, manifests, config: _ } = args;
+    let Args { site, trust_domain, address, mesh: _, state_dir, manifests, config: _, output: _ } = args;
     let (state_dir, manifests) = (state_dir.display().to_string(), manifests.display().to_string());
     format!(
         "\
@@ -156,6 +166,7 @@ mod tests {
             state_dir: folder.path().join("state"),
             manifests: folder.path().join("federations"),
             config: folder.path().join(config),
+            output: Plain::Table,
         };
         run(&args("east", "quorate.yaml")).unwrap();
         let text = fs::read_to_string(folder.path().join("quorate.yaml")).unwrap();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use quorate_api::config::SiteConfig;
 use quorate_link::pki::SitePki;
 use quorate_link::pki::invite::{self, Error, Invitation, LocalSite, MAX_LIFE, SiteCard, Token};
+use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::cmd::Outcome;
@@ -41,6 +42,9 @@ pub(super) struct Invite {
     /// Minutes until the token expires, at most 15
     #[arg(long, value_name = "MINUTES", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=15))]
     minutes: u64,
+    /// With json, one line with the token at once and one when it was accepted
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Lines,
 }
 
 /// Accept the token of another site: both sites trust each other afterwards.
@@ -58,13 +62,26 @@ pub(super) struct Accept {
     agent_endpoint: Option<String>,
     /// The token, or - to read it from stdin
     token: String,
+    /// With json, one line when both trust each other
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Lines,
+}
+
+/// Something is printed as soon as it is known, so the forms are those of lines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Lines {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
 }
 
 /// The port of an invitation; none of the agent's or a member's.
 const PORT: u16 = 8445;
 
 pub(super) async fn invite(args: Invite) -> Outcome {
-    let Invite { config, listen, advertise, agent_endpoint, minutes } = args;
+    let Invite { config, listen, advertise, agent_endpoint, minutes, output } = args;
     let site = load(&config, &[])?;
     let listen = listen.unwrap_or_else(|| std::net::SocketAddr::new(site.address, PORT).to_string());
     let listener = TcpListener::bind(&listen).await.map_err(|error| {
@@ -80,16 +97,20 @@ pub(super) async fn invite(args: Invite) -> Outcome {
     let invitation = Invitation::new(local(&site, agent_endpoint)?, &endpoint, life)
         .map_err(|error| failure(error, &config))?;
     eprintln!("At the other site, within {minutes} minutes: quorate mesh accept --config FILE <token>");
-    print(&format!("{}\n", invitation.token()));
+    let token = invitation.token().to_string();
+    print(&match output {
+        Lines::Text => format!("{token}\n"),
+        Lines::Json => format!("{}\n", json!({"token": token, "endpoint": endpoint, "minutes": minutes})),
+    });
     let spinner = Spinner::start(&format!("waiting on {endpoint} for the other site"));
     let card = invite::invite(listener, invitation).await;
     drop(spinner);
-    joined(&site, &card.map_err(|error| failure(error, &config))?);
+    joined(&site, &card.map_err(|error| failure(error, &config))?, output);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) async fn accept(args: Accept) -> Outcome {
-    let Accept { config, agent_endpoint, token } = args;
+    let Accept { config, agent_endpoint, token, output } = args;
     let site = load(&config, &[])?;
     let token = match token.as_str() {
         "-" => {
@@ -103,7 +124,7 @@ pub(super) async fn accept(args: Accept) -> Outcome {
     let card = invite::accept(&token, &local(&site, agent_endpoint)?)
         .await
         .map_err(|error| failure(error, &config))?;
-    joined(&site, &card);
+    joined(&site, &card, output);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -115,7 +136,14 @@ fn local(site: &SiteConfig, agent_endpoint: Option<String>) -> Result<LocalSite,
     Ok(LocalSite { pki, mesh: site.mesh.clone(), agent_endpoint: agent_endpoint.unwrap_or_else(own) })
 }
 
-fn joined(site: &SiteConfig, card: &SiteCard) {
+fn joined(site: &SiteConfig, card: &SiteCard, output: Lines) {
+    if output == Lines::Json {
+        let configured =
+            site.peers.iter().find(|peer| peer.site.as_str() == card.site).map(|peer| &peer.endpoint);
+        let plain = json!({"site": site.site, "peer": card.site, "endpoint": card.agent_endpoint, "configured": configured});
+        print(&format!("{plain}\n"));
+        return;
+    }
     let known = site.peers.iter().find(|peer| peer.site.as_str() == card.site);
     let next = match known {
         Some(peer) if peer.endpoint == card.agent_endpoint => {

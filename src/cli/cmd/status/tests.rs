@@ -85,6 +85,11 @@ pub(in crate::cmd) fn moving() -> Status {
                 before: format!("{before} margin 1"),
                 after: format!("{after} margin 1"),
                 waits: waits.iter().map(|wait| (*wait).to_owned()).collect(),
+                remarks: if after.starts_with('4') {
+                    vec!["I12: 4 voters survive no more losses than 3; left as soon as possible".to_owned()]
+                } else {
+                    Vec::new()
+                },
             };
         let lagging = "I9 LearnerLagging: learner at site south: lag 5000 entries, at most 1000 on three samples over 3 s";
         status.plan = vec![
