@@ -9,10 +9,13 @@ use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
 use quorate_core::federation::member::{Grant, MemberReport, OutsideMark};
 use quorate_core::federation::observed::{MemberList, RecordSummary, SiteObservation, Status};
+use quorate_core::federation::spec::Spec;
 use quorate_core::id::{
-    ClusterId, Epoch, FederationKey, IncarnationId, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid,
+    ClusterId, Digest, Epoch, FederationKey, IncarnationId, MemberId, PeerUrl, Revision, SiteName, Slot,
+    Term, Uid,
 };
 use quorate_core::intent::record::Record;
+use quorate_core::intent::retirement::Retired;
 use quorate_core::intent::{Intent, Resolution};
 use quorate_core::reason::Reason;
 
@@ -110,6 +113,13 @@ pub trait Peers: Send + Sync + 'static {
     fn record(&self, site: &SiteName, from: Sender) -> impl Future<Output = Option<RecordSummary>> + Send;
     /// Asks for a whole record, to rebuild a lost one.
     fn whole_record(&self, site: &SiteName, from: Sender) -> impl Future<Output = Option<Record>> + Send;
+    /// Asks for the spec with this digest, which the site's CR or its effective spec has.
+    fn spec(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        digest: Digest,
+    ) -> impl Future<Output = Option<Spec>> + Send;
     /// Asks for a vote; the summary of the record that now holds it.
     fn vote(
         &self,
@@ -131,6 +141,10 @@ pub trait Peers: Send + Sync + 'static {
         from: Sender,
         resolution: &Arc<Resolution>,
     ) -> impl Future<Output = bool> + Send;
+    /// Asks an agent of the mesh whether a federation of this name has a record there; none if it does not answer.
+    fn name_taken(&self, site: &SiteName, from: Sender) -> impl Future<Output = Option<bool>> + Send;
+    /// All agents of the mesh but the own one, whether they have a part in this federation or not.
+    fn mesh(&self) -> Vec<SiteName>;
     /// Makes the own observation known to the agents of some sites. Never waits.
     fn publish(&self, publication: Publication);
     /// The round-trip time to the agent of a site over the last minute, microseconds; none while it is not proven.
@@ -161,6 +175,17 @@ pub struct Publication {
     pub sites: Vec<SiteName>,
     /// The order of what this agent said, for the receiver.
     pub version: u64,
+    /// Sites that had a part once and are told that they have none now.
+    pub partings: Vec<Parting>,
+}
+
+/// A site that was taken out of the spec, and what it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parting {
+    /// The site.
+    pub site: SiteName,
+    /// What it is told.
+    pub retired: Retired,
 }
 
 /// What a load of the record found.

@@ -102,6 +102,29 @@ pub fn unborn(
     }
 }
 
+/// A federation that this site was taken out of; nothing of it runs here any more.
+pub fn retired(names: &Names, record: &Record) -> Status {
+    let effective = record.effective.as_ref();
+    let reason = Reason::new(Code::Retired).site(&names.site);
+    let condition = |kind, status| {
+        let (reason, message) = (reason.code.name().to_owned(), reason.to_string());
+        Condition { kind, status, reason, message }
+    };
+    Status {
+        conditions: vec![
+            condition(ConditionType::Ready, ConditionStatus::False),
+            condition(ConditionType::Quorate, ConditionStatus::Unknown),
+            condition(ConditionType::Progressing, ConditionStatus::False),
+        ],
+        // The generation that took it out; its spec may not be known here.
+        generation: record.retired.max(effective.map(|e| e.generation)).unwrap_or_default(),
+        digest: effective.filter(|e| record.retired <= Some(e.generation)).map(|e| e.digest),
+        decision: reason.to_string(),
+        reason: Some(reason.clone()),
+        ..from_record(names, record)
+    }
+}
+
 /// A federation that was born.
 pub fn living(names: &Names, record: &Record, view: &View, wish: &Wish, decision: &Decision) -> Status {
     let (plan, _) = plan::plan(view, wish);

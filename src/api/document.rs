@@ -14,6 +14,10 @@ pub mod format {
     pub const RECORD: &str = "quorate.record/1";
     /// What an agent tells others of its record.
     pub const RECORD_SUMMARY: &str = "quorate.recordsummary/1";
+    /// The spec of a digest.
+    pub const SPEC: &str = "quorate.spec/1";
+    /// Whether a name has a record at a site.
+    pub const NAME: &str = "quorate.name/1";
     /// A ballot.
     pub const BALLOT: &str = "quorate.ballot/1";
     /// The answer to a ballot.

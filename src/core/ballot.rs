@@ -138,6 +138,12 @@ pub fn next(s: Situation<'_>) -> BallotMove {
     if let Some(joining) = joinable(s) {
         return BallotMove::Join(joining);
     }
+    // Brought in by an activation: that cluster runs, and what it is called will be heard.
+    if let Some(held) = &s.record.intent {
+        return BallotMove::Wait(
+            Reason::new(Code::WaitingForClusters).maybe_site(held.intent.executors.first()),
+        );
+    }
     let sites = s.voting_sites();
     for site in &sites {
         if let Err(reason) = agrees(s, site) {
@@ -289,7 +295,9 @@ fn clean(site: &SiteName, record: &Record) -> Result<(), Reason> {
     };
     let interrupted = |i: &Incarnation| i.seed && record.seeded.is_none();
     let alive = |i: &Incarnation| !ended(i) && !interrupted(i);
-    if record.seeded.is_some() || record.incarnations.iter().any(alive) {
+    // An intent, or a spec that became effective: a cluster of this epoch runs somewhere.
+    let runs = record.seeded.is_some() || record.intent.is_some() || record.effective.is_some();
+    if runs || record.incarnations.iter().any(alive) {
         return Err(Reason::new(Code::VoteRefused).site(site));
     }
     Ok(())
@@ -627,6 +635,47 @@ mod tests {
         let sites = ballot.sites.iter().filter(|s| **s != east).cloned().collect();
         let refused = later.vote(&north, &Arc::new(Ballot { sites, ..ballot })).unwrap_err();
         assert_eq!((refused.code, refused.site), (Code::VoteRefused, Some(east)));
+    }
+
+    /// Two sites that a running federation moves to: each is bound by the activation, and neither has heard of the birth.
+    #[test]
+    fn who_was_brought_in_by_an_activation_never_gives_birth() {
+        use crate::id::{OpId, Seq};
+        use crate::intent::{HeldIntent, Intent, IntentKind, IntentState, Operation, OperationKind};
+        let mut w = World::new(serde_json::json!({"clusters": [{"name": "north"}, {"name": "south"}]}));
+        let (north, south) = (site("north"), site("south"));
+        let ballot = w.ballot(&north, Uid(7), Epoch(2));
+        let digest = w.spec.digest(&w.key);
+        let kind = IntentKind::ActivateSpec { generation: Generation(2), digest, timing: None };
+        let operation = Operation { kind: OperationKind::Activate, source: None, new: None };
+        let intent = Arc::new(Intent {
+            uid: Uid(7),
+            epoch: Epoch(1),
+            seq: Seq(9),
+            op: OpId(1),
+            kind,
+            list: Digest([0; 32]),
+            term: Term(3),
+            executors: vec![site("east")],
+            operation,
+            closes: Vec::new(),
+            closes_ops: Vec::new(),
+            exception: None,
+            lost_members: Vec::new(),
+            spec: Some(Arc::clone(&w.spec)),
+            closed: Vec::new(),
+        });
+        for name in [&north, &south] {
+            let mut record = w.record(name).clone();
+            (record.uid, record.epoch) = (Some(Uid(7)), Epoch(1));
+            let held =
+                HeldIntent { intent: Arc::clone(&intent), state: IntentState::Open, sent_by_me: false };
+            record.intent = Some(Arc::new(held));
+            w.put(name, record);
+            let BallotMove::Wait(reason) = w.next(name) else { panic!("nothing is born") };
+            assert_eq!((reason.code, reason.site), (Code::WaitingForClusters, Some(site("east"))));
+            assert_eq!(w.vote(name, &ballot).unwrap_err().code, Code::VoteRefused);
+        }
     }
 
     #[test]

@@ -73,9 +73,15 @@ pub fn current<'a>(record: &'a Record, slot: &Slot) -> Option<&'a Incarnation> {
     record.incarnations.iter().rev().find(|i| i.slot == *slot && !ended(i))
 }
 
+/// The slots that are to be filled here: none once the site was taken out, whatever the spec says that is known here.
+fn own_slots<'a>(record: &'a Record, layout: &'a Layout, me: &'a SiteName) -> impl Iterator<Item = &'a Slot> {
+    let part = record.retired.is_none();
+    layout.slots.iter().filter(move |slot| part && slot.site == *me)
+}
+
 /// The next thing to do, if any, for the own members.
 pub fn next(l: Local<'_>) -> Option<LocalAction> {
-    let own_slots = || l.layout.slots.iter().filter(|slot| slot.site == *l.me);
+    let own_slots = || own_slots(l.record, l.layout, l.me);
     for incarnation in &l.record.incarnations {
         if let Some(action) = observe(l, incarnation) {
             return Some(action);
@@ -302,15 +308,19 @@ pub fn offers(
     reports: &[MemberReport],
     urls: &[(Slot, PeerUrl)],
 ) -> Vec<SlotOffer> {
-    let own = layout.slots.iter().filter(|slot| slot.site == *me);
-    own.filter_map(|slot| {
-        let incarnation =
-            current(record, slot).filter(|i| i.state == IncarnationState::Planned && !i.seed)?;
-        let waiting = reports.iter().any(|r| r.slot == *slot && r.process == Process::AwaitingGrant);
-        let (_, url) = urls.iter().find(|(s, _)| s == slot)?;
-        waiting.then(|| SlotOffer { slot: slot.clone(), peer_url: url.clone(), incarnation: incarnation.id })
-    })
-    .collect()
+    own_slots(record, layout, me)
+        .filter_map(|slot| {
+            let incarnation =
+                current(record, slot).filter(|i| i.state == IncarnationState::Planned && !i.seed)?;
+            let waiting = reports.iter().any(|r| r.slot == *slot && r.process == Process::AwaitingGrant);
+            let (_, url) = urls.iter().find(|(s, _)| s == slot)?;
+            waiting.then(|| SlotOffer {
+                slot: slot.clone(),
+                peer_url: url.clone(),
+                incarnation: incarnation.id,
+            })
+        })
+        .collect()
 }
 
 /// A new incarnation for a slot.

@@ -188,6 +188,10 @@ codes! {
     /// The site has data or records of an earlier life and cannot vote for a new cluster.
     VoteRefused, Some(Rule::I7), "site {site} holds data or a record of an earlier etcd and does not vote for a new one",
         "resume the old federation, or move the old state folder away";
+    /// A site that this one's FederatedEtcd does not name has a federation of this name, running or stopped. A new one is
+    /// not begun beside it: this site waits until it is brought in.
+    NameTaken, Some(Rule::I7), "site {site} has a federation of this name already, and none is begun beside it",
+        "apply the same file at that site too, and this one is brought in; if another federation is meant, choose another name";
     /// This agent's member is not the raft leader, so another agent executes.
     NotExecutor, Some(Rule::I8), "site {site} executes: member {member} is raft leader",
         "nothing";
@@ -310,7 +314,7 @@ codes! {
         "use nearer sites, or give the controllers on this etcd longer leases";
     /// The site is no longer part of the federation.
     Retired, None, "site {site} was removed from the federation",
-        "delete the FederatedEtcd there";
+        "delete the FederatedEtcd there, or name the site in the one of every cluster again; its volumes stay until you remove them";
     /// A changed spec waits until enough sites hold it.
     ActivationPending, None, "the new spec is held by {have} of {need} sites that must hold it; missing: {site}",
         "apply the same file in every cluster";

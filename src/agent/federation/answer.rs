@@ -6,14 +6,14 @@ use quorate_core::federation::observed::SiteObservation;
 use quorate_core::id::SiteName;
 use quorate_core::intent::record::Witness;
 
-use super::{Answers, Federation, Question, Reply};
+use super::{Federation, Question, Reply};
 use crate::ports::World;
 
 /// What a site said that has no part in this federation yet.
 pub(super) struct Stranger {
-    observation: Arc<SiteObservation>,
-    true_at: u64,
-    arrival: u64,
+    pub(super) observation: Arc<SiteObservation>,
+    pub(super) true_at: u64,
+    pub(super) arrival: u64,
 }
 
 impl<W: World> Federation<W> {
@@ -51,32 +51,20 @@ impl<W: World> Federation<W> {
         }
     }
 
-    /// Hears the sites that got a part since they spoke: nobody says the same thing twice.
-    pub(super) fn admit_strangers(&mut self) {
-        if self.strangers.is_empty() {
-            return;
-        }
-        let (now, sites) = (self.now(), self.sites());
-        let (admitted, rest) =
-            std::mem::take(&mut self.strangers).into_iter().partition(|(site, _)| sites.contains(site));
-        self.strangers = rest;
-        for (site, Stranger { observation, true_at, arrival }) in Answers::from(admitted) {
-            self.hear(&site, observation, now.saturating_sub(true_at), arrival);
-        }
-    }
-
-    /// Only sites of the effective, the pending or the own spec, or that host a listed member or an open intent.
-    fn may_speak(&self, site: &SiteName) -> bool {
-        self.sites().contains(site)
-    }
-
     pub(super) async fn answer(&mut self, site: &SiteName, question: Question) -> Reply {
+        if matches!(question, Question::NameTaken) {
+            return Reply::NameTaken(self.record.uid.is_some() || self.missing.is_some());
+        }
         if !self.may_speak(site) {
             // A site that the own CR does not name may still bring this one in: the activation names both.
             let brings = match &question {
                 Question::Propose(intent) => intent.spec.as_ref(),
                 Question::Resolve(resolution) => resolution.intent.spec.as_ref(),
-                Question::Record | Question::WholeRecord | Question::Vote(_) => None,
+                Question::Record
+                | Question::WholeRecord
+                | Question::NameTaken
+                | Question::Spec(_)
+                | Question::Vote(_) => None,
             };
             if !brings.is_some_and(|spec| spec.has_site(&self.names.site)) {
                 self.metrics.refused("NotAMember");
@@ -93,6 +81,8 @@ impl<W: World> Federation<W> {
             Question::WholeRecord => {
                 Reply::WholeRecord(self.missing.is_none().then(|| Box::new(self.record.clone())))
             }
+            Question::NameTaken => Reply::NameTaken(self.record.uid.is_some()),
+            Question::Spec(digest) => Reply::Spec(self.spec_of(digest)),
             Question::Vote(ballot) => {
                 if ballot.epoch > self.record.epoch {
                     self.give_up_seed();

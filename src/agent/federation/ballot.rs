@@ -6,6 +6,7 @@ use std::time::Duration;
 use quorate_core::ballot::{self, Ballot, BallotMove, Situation, Voter};
 use quorate_core::federation::member::{Incarnation, IncarnationState};
 use quorate_core::federation::observed::RecordSummary;
+use quorate_core::federation::spec::Spec;
 use quorate_core::id::{Epoch, IncarnationId, SiteName, Slot, Uid};
 use quorate_core::node;
 use quorate_core::reason::{Code, Reason};
@@ -17,6 +18,10 @@ use crate::ports::{Peers as _, Runtime as _, World};
 const ROUND: Duration = Duration::from_secs(3);
 /// Between two rounds: votes also come by gossip.
 const AGAIN_MS: u64 = 500;
+/// An agent without a part in the federation has so long to say whether it has one of this name.
+const NAMING: Duration = Duration::from_secs(1);
+/// How long such a word counts.
+const NAMED_MS: u64 = 3_000;
 
 /// The coordinator's questions that are on their way.
 #[derive(Debug, Default)]
@@ -25,6 +30,9 @@ pub(super) struct Asking {
     again_at: u64,
     /// Own clock since which only a distance is waited for.
     measuring_since: Option<u64>,
+    /// Agents outside of the spec that have a record of this name, and the own clock at which they said so.
+    named: Option<(Vec<SiteName>, u64)>,
+    naming: bool,
     /// What is waited for before birth.
     pub(super) waits: Option<Reason>,
 }
@@ -81,7 +89,7 @@ impl<W: World> Federation<W> {
             BallotMove::Mint { uid, epoch } => {
                 let uid = uid.unwrap_or_else(|| Uid(self.fresh()));
                 let ballot = Arc::new(ballot::mint(situation, uid, epoch));
-                self.mint(&ballot).await
+                self.name_is_free(&own.spec) && self.mint(&ballot).await
             }
             BallotMove::AskVotes(ballot, sites) => {
                 self.ask_votes(ballot, sites);
@@ -140,6 +148,46 @@ impl<W: World> Federation<W> {
             unarchived_seed: self.interrupted_seed().is_some(),
         };
         ballot::vote(&self.record, ballot, voter)
+    }
+
+    /// Whether no agent of the mesh has a federation of this name, also of those that the own spec does not name: a
+    /// federation may be on its way here, and its new sites may have their spec before its old ones have. Whoever does not
+    /// answer is not waited for.
+    fn name_is_free(&mut self, spec: &Spec) -> bool {
+        let now = self.now();
+        match &self.ballot.named {
+            Some((taken, at)) if now.saturating_sub(*at) < NAMED_MS => {
+                let Some(site) = taken.first() else { return true };
+                self.ballot.waits = Some(Reason::new(Code::NameTaken).site(site));
+                return false;
+            }
+            _ if self.ballot.naming => return false,
+            _ => {}
+        }
+        let outside: Vec<SiteName> =
+            self.ports.peers.mesh().into_iter().filter(|site| !spec.has_site(site)).collect();
+        if outside.is_empty() {
+            return true;
+        }
+        self.ballot.naming = true;
+        let (peers, from) = (Arc::clone(&self.ports.peers), self.sender());
+        self.spawn(async move {
+            let ask = |site: SiteName| {
+                let peers = &peers;
+                async move {
+                    let taken = tokio::time::timeout(NAMING, peers.name_taken(&site, from)).await;
+                    (taken == Ok(Some(true))).then_some(site)
+                }
+            };
+            let taken = futures::future::join_all(outside.into_iter().map(ask)).await;
+            Event::Named(taken.into_iter().flatten().collect())
+        });
+        false
+    }
+
+    pub(super) fn named(&mut self, taken: Vec<SiteName>) {
+        self.ballot.naming = false;
+        self.ballot.named = Some((taken, self.now()));
     }
 
     async fn mint(&mut self, ballot: &Arc<Ballot>) -> bool {

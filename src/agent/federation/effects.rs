@@ -138,12 +138,17 @@ impl<W: World> Federation<W> {
 
     /// The own agent takes note first; a message to others that gets lost costs only a second look.
     async fn tell(&mut self, resolution: Arc<Resolution>, sites: Vec<SiteName>) {
+        // Whoever has a part before it: an activation takes the part away from those that have to hear of it.
+        let mut asked = self.others();
         let next = self.record.resolve(&resolution);
         // Not durable here: the intent stays open and is judged again.
         self.persist(next).await;
         self.note_own();
         self.say();
-        let sites = if sites.is_empty() { self.others() } else { sites };
+        asked.extend(self.others());
+        asked.sort();
+        asked.dedup();
+        let sites = if sites.is_empty() { asked } else { sites };
         let (peers, from) = (Arc::clone(&self.ports.peers), self.sender());
         self.effect(async move {
             let ask = |site: SiteName| {

@@ -121,7 +121,11 @@ impl<W: World> Federation<W> {
         }
         let look = Look {
             raw: self.tracker.heard(self.now()),
-            spec: self.own.as_ref().map(|own| Arc::clone(&own.spec)),
+            spec: wish
+                .pending
+                .as_ref()
+                .or(wish.retimed.as_ref())
+                .and_then(|pending| self.spec_of(pending.digest)),
             fresh: OpId(self.fresh()),
             view,
             wish,

@@ -13,6 +13,7 @@ use quorate_core::federation::spec::Spec;
 use quorate_core::federation::view::{View, Wish};
 use quorate_core::id::{Digest, FederationKey, MemberId, SiteName, Slot, Term};
 use quorate_core::intent::record::Record;
+use quorate_core::intent::retirement::Retired;
 use quorate_core::intent::{Intent, Resolution};
 use quorate_core::reason::Reason;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,6 +29,10 @@ pub enum Question {
     Record,
     /// The whole record.
     WholeRecord,
+    /// Whether there is a record of a federation of this name; asked by agents that have no part.
+    NameTaken,
+    /// The spec with this digest.
+    Spec(Digest),
     /// A vote.
     Vote(Arc<Ballot>),
     /// An acknowledgement.
@@ -45,6 +50,10 @@ pub enum Reply {
     Record(Box<RecordSummary>),
     /// The record; none if there is no readable one.
     WholeRecord(Option<Box<Record>>),
+    /// Whether there is.
+    NameTaken(bool),
+    /// The spec; none if it is not the one of the own CR or the effective one.
+    Spec(Option<Arc<Spec>>),
     /// The record with the vote, or why not.
     Vote(Box<Result<RecordSummary, Reason>>),
     /// `sent_by_me`, or why not.
@@ -78,6 +87,13 @@ pub enum Message {
         /// How old it is, ms.
         age_ms: u64,
     },
+    /// A peer says that this site was taken out of the spec.
+    Retired {
+        /// The peer.
+        site: SiteName,
+        /// What it said.
+        told: Retired,
+    },
     /// A peer asks.
     Ask {
         /// The peer.
@@ -107,6 +123,10 @@ pub(crate) enum Event {
     /// Leadership was moved away because this agent cannot execute.
     Stepped(bool),
     Records(Answers<Option<Record>>),
+    /// Agents of the mesh that have a record of this name although they have no part.
+    Named(Vec<SiteName>),
+    /// A spec that was asked for.
+    Spec(Digest, Option<Spec>),
 }
 
 /// A look at the own members.

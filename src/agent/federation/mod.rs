@@ -11,8 +11,10 @@ mod execute;
 mod local;
 mod message;
 mod observe;
+mod parts;
 mod publish;
 mod recover;
+mod specs;
 mod watermark;
 
 #[cfg(test)]
@@ -31,7 +33,7 @@ use quorate_core::federation::distance;
 use quorate_core::federation::layout::Layout;
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::track::{Frame, Tracker};
-use quorate_core::federation::view::{Pending, View, Wish};
+use quorate_core::federation::view::{View, Wish};
 use quorate_core::id::{Digest, PeerUrl, SiteName, Slot};
 use quorate_core::intent::record::Record;
 use quorate_core::membership::plan;
@@ -80,6 +82,7 @@ pub struct Federation<W: World> {
     missing: Option<String>,
     recovery: recover::Recovery,
     own: Option<OwnSpec>,
+    specs: specs::Specs,
     look: observe::Look,
     said: publish::Said,
     ballot: ballot::Asking,
@@ -153,6 +156,7 @@ impl<W: World> Federation<W> {
             missing,
             recovery: recover::Recovery::default(),
             own: None,
+            specs: specs::Specs::default(),
             look: observe::Look::default(),
             said: publish::Said::default(),
             ballot: ballot::Asking::default(),
@@ -220,7 +224,7 @@ impl<W: World> Federation<W> {
     async fn turn(&mut self) {
         let began = self.now();
         self.last.reports = self.ports.runtime.version();
-        self.admit_strangers();
+        self.sort_out_strangers();
         self.place().await;
         // Each round changes the record once at most; the bound only keeps a mistake from spinning.
         for _ in 0..16 {
@@ -230,10 +234,11 @@ impl<W: World> Federation<W> {
                 self.recover().await;
                 break;
             }
-            if !(self.born().await || self.catch_up().await || self.tend().await) {
+            if !(self.born().await || self.catch_up().await || self.stand().await || self.tend().await) {
                 break;
             }
         }
+        self.fetch_specs();
         self.decide().await;
         self.say();
         self.metrics
@@ -241,8 +246,8 @@ impl<W: World> Federation<W> {
             .observe(Duration::from_millis(self.now().saturating_sub(began)).as_secs_f64());
     }
 
-    /// Takes over what the others recorded while this site was away: removals, and an activation of the spec that lies
-    /// here. True if the record changed.
+    /// Takes over what the others recorded while this site was away: removals, activations, and who had a part before.
+    /// True if the record changed.
     async fn catch_up(&mut self) -> bool {
         if self.record.seeded.is_none() {
             return false;
@@ -253,15 +258,15 @@ impl<W: World> Federation<W> {
         let list = self.last.view.as_ref().filter(|v| v.leader.is_some()).and_then(|v| v.list.as_ref());
         let removed =
             list.and_then(|list| others().find_map(|told| self.record.catch_up_removed(told, list)));
+        // The very spec, wherever it came from: its digest is what was told.
         let activated = || {
-            let own = self.own.as_ref().map(|own| (own.digest, &own.spec));
-            // Also the spec that is effective here: others may have activated it with other timers.
-            let held = self.record.effective.as_ref().map(|held| (held.digest, &held.spec));
-            let mut known = own.into_iter().chain(held);
-            known
-                .find_map(|(digest, spec)| others().find_map(|told| self.record.catch_up(told, digest, spec)))
+            others().find_map(|told| {
+                let digest = told.effective?;
+                self.record.catch_up(told, digest, &self.spec_of(digest)?)
+            })
         };
-        match removed.or_else(activated) {
+        let former = || others().find_map(|told| self.record.catch_up_former(told));
+        match removed.or_else(activated).or_else(former) {
             Some(next) => self.persist(next).await,
             None => false,
         }
@@ -285,6 +290,7 @@ impl<W: World> Federation<W> {
             Message::Fresh { site, arrival, age_ms } => {
                 self.fresh_view(&site, arrival, age_ms);
             }
+            Message::Retired { site, told } => self.retire(&site, &told).await,
             Message::Ask { site, question, answer } => {
                 let reply = self.answer(&site, question).await;
                 // The asker may have given up; what was promised is durable all the same.
@@ -305,6 +311,8 @@ impl<W: World> Federation<W> {
             Event::Effect(answer) => self.answered(*answer).await,
             Event::Stepped(moved) => self.stepped_aside(moved),
             Event::Records(records) => self.recovered_from(records),
+            Event::Named(taken) => self.named(taken),
+            Event::Spec(digest, spec) => self.fetched(digest, spec),
         }
     }
 
@@ -333,9 +341,10 @@ impl<W: World> Federation<W> {
     /// Merges what is known and, if the own member leads, starts the next step.
     async fn decide(&mut self) {
         self.note_timing();
-        let Some(wish) = self.wish() else {
+        let departed = self.record.departed();
+        let Some(wish) = self.wish().filter(|_| !departed) else {
             self.last.view = None;
-            self.last.attention = true;
+            self.last.attention = !departed;
             return;
         };
         let view = self.view(&wish);
@@ -364,24 +373,7 @@ impl<W: World> Federation<W> {
         let layout = effective.spec.layout().ok()?;
         let own = self.own.as_ref();
         let lost_members: Vec<_> = own.map(|own| own.spec.lost_members().collect()).unwrap_or_default();
-        // Compared with the newest effective spec that anybody tells of: an own one that is older waits for nothing.
-        let heard = self.tracker.heard(self.now());
-        let told = heard.iter().map(|(_, h)| h.observation.record.as_ref());
-        let newest = self.record.newest_effective(told).map_or(effective.digest, |(_, digest)| digest);
-        let pending = own.filter(|own| own.digest != newest).map(|own| {
-            let lost = |site: &&SiteName| {
-                let view = self.last.view.as_ref();
-                let mut here =
-                    view.iter().flat_map(|v| v.members.iter()).filter(|m| m.site() == Some(*site)).peekable();
-                here.peek().is_some() && here.all(|m| lost_members.contains(&m.id))
-            };
-            let sites: Vec<SiteName> = own.spec.sites().cloned().collect();
-            let lost_sites = sites.iter().filter(lost).cloned().collect();
-            let measured = self.measured(&sites);
-            let timing = timing::at_activation(effective.timing, measured);
-            let Layout { slots, allow_single_voter, .. } = own.layout.clone();
-            Pending { digest: own.digest, sites, slots, allow_single_voter, lost_sites, timing }
-        });
+        let pending = self.pending(&lost_members);
         Some(Wish {
             generation: effective.generation,
             slots: layout.slots,
@@ -405,7 +397,7 @@ impl<W: World> Federation<W> {
 
     /// The timing that fits the distance of some sites and of those that host a listed member; none while it is not
     /// known of each pair.
-    fn measured(&self, sites: &[SiteName]) -> Option<Timing> {
+    pub(super) fn measured(&self, sites: &[SiteName]) -> Option<Timing> {
         let view = self.last.view.as_ref();
         let hosts = view.iter().flat_map(|view| view.members.iter()).filter_map(|m| m.site());
         let mut all: Vec<SiteName> = sites.iter().chain(hosts).cloned().collect();
@@ -421,29 +413,6 @@ impl<W: World> Federation<W> {
         let effective = self.record.effective.as_ref().map(|e| &e.spec);
         let spec = effective.or_else(|| self.record.vote.as_ref().map(|ballot| &ballot.spec))?;
         Some((Arc::clone(spec), spec.layout().ok()?))
-    }
-
-    /// All sites that matter here: of the effective spec, the ballot and the own CR, and those with a listed member.
-    fn sites(&self) -> Vec<SiteName> {
-        let specs = [
-            self.record.effective.as_ref().map(|e| &e.spec),
-            self.record.vote.as_ref().map(|ballot| &ballot.spec),
-            self.own.as_ref().map(|own| &own.spec),
-            self.record.intent.as_ref().and_then(|held| held.intent.spec.as_ref()),
-        ];
-        let mut sites: Vec<SiteName> =
-            specs.into_iter().flatten().flat_map(|spec| spec.sites().cloned()).collect();
-        let view = self.last.view.as_ref();
-        sites.extend(view.iter().flat_map(|v| v.members.iter()).filter_map(|m| m.site().cloned()));
-        let executors = self.record.intent.iter().filter(|held| held.open());
-        sites.extend(executors.flat_map(|held| held.intent.executors.iter().cloned()));
-        sites.sort();
-        sites.dedup();
-        sites
-    }
-
-    fn others(&self) -> Vec<SiteName> {
-        self.sites().into_iter().filter(|site| *site != self.names.site).collect()
     }
 
     /// Whether everybody has to look every second (safety.md 2.2).

@@ -34,7 +34,7 @@ impl<W: World> Federation<W> {
             self.own.as_ref().map(|own| own.spec.lost_members().collect()).unwrap_or_default();
         self.note_own();
         let Some(observation) = self.tracker.observation(&self.names.site).cloned() else { return };
-        let sites = self.others();
+        let sites = self.audience();
         let changed = self.said.observation.as_ref() != Some(&observation);
         if changed {
             self.said.version += 1;
@@ -50,6 +50,7 @@ impl<W: World> Federation<W> {
                 true_at: self.look.true_at,
                 sites,
                 version: self.said.version,
+                partings: self.partings(),
             });
         }
         let now = self.now();
@@ -62,7 +63,9 @@ impl<W: World> Federation<W> {
 
     fn show(&mut self) {
         let wish = self.wish();
-        let status = if let Some((view, wish)) = self.last.view.as_ref().zip(wish.as_ref()) {
+        let status = if self.record.departed() {
+            status::retired(&self.names, &self.record)
+        } else if let Some((view, wish)) = self.last.view.as_ref().zip(wish.as_ref()) {
             status::living(&self.names, &self.record, view, wish, &self.last.decision)
         } else {
             let heard = self.tracker.heard(self.now());

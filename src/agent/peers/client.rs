@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-use super::{Mesh, lock};
+use super::{Mesh, lock, parting};
 use crate::ports::Sender;
 
 /// Renews the age of all that did not change (decisions.md 3).
@@ -103,7 +103,9 @@ async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<
                     }
                 }
                 Some(SyncMessage { message: Some(Message::Retired(retired)) }) => {
-                    tracing::warn!(peer = %peer, generation = retired.generation, "this site was removed from a federation");
+                    if let Err(refusal) = parting::hear(mesh, peer, retired).await {
+                        mesh.refuse(peer.as_str(), refusal.reason, &refusal.detail);
+                    }
                 }
                 Some(_) => {}
                 None => return Ok(()),

@@ -4,6 +4,7 @@
 mod client;
 mod contact;
 mod envelope;
+mod parting;
 mod server;
 
 #[cfg(test)]
@@ -22,7 +23,8 @@ use quorate_api::peer::{Document, Envelope};
 use quorate_core::ballot::Ballot;
 use quorate_core::federation::distance::Window;
 use quorate_core::federation::observed::{RecordSummary, SiteObservation};
-use quorate_core::id::{BootId, FederationKey, SiteName};
+use quorate_core::federation::spec::Spec;
+use quorate_core::id::{BootId, Digest, FederationKey, SiteName};
 use quorate_core::intent::record::Record;
 use quorate_core::intent::{Intent, Resolution};
 use quorate_core::reason::{Code, Reason};
@@ -41,7 +43,7 @@ use tonic::transport::Channel;
 
 use crate::federation::{Handle, Message};
 use crate::metrics::Metrics;
-use crate::ports::{Peers, Publication, Sender};
+use crate::ports::{Parting, Peers, Publication, Sender};
 pub use server::router;
 
 /// The versions of this protocol that we speak.
@@ -105,6 +107,7 @@ struct Said {
     version: u64,
     true_at: u64,
     sites: Vec<SiteName>,
+    partings: Vec<Parting>,
 }
 
 /// The last view of one peer of one federation.
@@ -343,6 +346,11 @@ impl Peers for FederationPeers {
         answer.map_err(|error| self.lost(site, &error)).ok().flatten()
     }
 
+    async fn spec(&self, site: &SiteName, from: Sender, digest: Digest) -> Option<Spec> {
+        let answer = self.ask((site, from), Rpc::Record, (format::SPEC, &digest), format::SPEC).await;
+        answer.map_err(|error| self.lost(site, &error)).ok().flatten()
+    }
+
     async fn vote(
         &self,
         site: &SiteName,
@@ -367,12 +375,26 @@ impl Peers for FederationPeers {
         taken.unwrap_or(false)
     }
 
+    async fn name_taken(&self, site: &SiteName, from: Sender) -> Option<bool> {
+        let answer = self.ask((site, from), Rpc::Record, (format::NAME, &()), format::NAME).await;
+        answer.map_err(|error| self.lost(site, &error)).ok()
+    }
+
+    fn mesh(&self) -> Vec<SiteName> {
+        self.mesh.peers().cloned().collect()
+    }
+
     fn publish(&self, publication: Publication) {
-        let Publication { federation, from, observation, true_at, sites, version } = publication;
+        let Publication { federation, from, observation, true_at, sites, version, partings } = publication;
         let mut said = lock(&self.mesh.said);
         let old = said.get_mut(&federation);
         let sites_changed = match old {
-            Some(old) if old.version == version && old.sites == sites && old.envelope == from => {
+            Some(old)
+                if old.version == version
+                    && old.sites == sites
+                    && old.envelope == from
+                    && old.partings == partings =>
+            {
                 old.true_at = true_at;
                 return;
             }
@@ -381,7 +403,7 @@ impl Peers for FederationPeers {
         };
         match document::encode(observation.as_ref()) {
             Ok(body) => {
-                let entry = Said { envelope: from, body: body.into(), version, true_at, sites };
+                let entry = Said { envelope: from, body: body.into(), version, true_at, sites, partings };
                 said.insert(federation, entry);
             }
             Err(error) => {

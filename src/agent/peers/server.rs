@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::envelope::{self, Refusal};
-use super::{Mesh, TOLD_MAX, Told, lock};
+use super::{Mesh, TOLD_MAX, Told, lock, parting};
 use crate::federation::{Message, Question, Reply};
 use crate::ports::Sender;
 
@@ -124,6 +124,7 @@ impl Peer for Service {
         let mesh = Arc::clone(&self.mesh);
         let mut incoming = request.into_inner();
         let (answers, stream) = mpsc::channel(4);
+        self.drain.spawn_until(parting::tell(Arc::clone(&mesh), site.clone(), answers.clone()));
         self.drain.spawn_until(async move {
             let mut last = (Vec::new(), 0);
             loop {
@@ -158,10 +159,15 @@ impl Peer for Service {
     }
 
     async fn record(&self, request: Request<Document>) -> Result<Response<Document>, Status> {
-        let read = |given: &str, _: &[u8]| {
-            Ok(if given == format::RECORD { Question::WholeRecord } else { Question::Record })
+        let read = |given: &str, body: &[u8]| match given {
+            format::RECORD => Ok(Question::WholeRecord),
+            format::NAME => Ok(Question::NameTaken),
+            format::SPEC => document::decode(format::SPEC, given, body).map(Question::Spec),
+            _ => Ok(Question::Record),
         };
         match self.ask(request, read).await? {
+            (key, Reply::NameTaken(taken)) => self.document(&key, format::NAME, &taken),
+            (key, Reply::Spec(spec)) => self.document(&key, format::SPEC, &spec),
             (key, Reply::Record(summary)) => self.document(&key, format::RECORD_SUMMARY, summary.as_ref()),
             (key, Reply::WholeRecord(record)) => self.document(&key, format::RECORD, &record),
             _ => Err(unexpected()),

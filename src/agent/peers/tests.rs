@@ -123,6 +123,7 @@ impl Agent {
             true_at: self.mesh.clock.now_ms(),
             sites: ["east", "west"].map(|site| SiteName::new(site).unwrap()).to_vec(),
             version,
+            partings: Vec::new(),
         });
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use quorate_core::condition::{
     Condition, ConditionStatus, ConditionType, MemberStatus, Status, TimingStatus,
 };
+use quorate_core::reason::Code;
 use quorate_core::report::SiteReport;
 
 use super::Outcome;
@@ -100,6 +101,8 @@ enum Mood {
     NotBorn,
     Edge,
     Fine,
+    /// Nothing of it runs at this site, and nothing is to.
+    Out,
 }
 
 fn found(status: &Status, kind: ConditionType) -> Option<&Condition> {
@@ -111,7 +114,9 @@ fn holds(status: &Status, kind: ConditionType) -> bool {
 }
 
 fn mood(status: &Status) -> Mood {
-    if status.members.is_empty() {
+    if status.reason.as_ref().is_some_and(|reason| reason.code == Code::Retired) {
+        Mood::Out
+    } else if status.members.is_empty() {
         Mood::NotBorn
     } else if !holds(status, ConditionType::Quorate) {
         Mood::Stopped
@@ -128,6 +133,9 @@ fn headline(status: &Status) -> String {
     let voters = format!("{} of {} alive, {} needed", now.alive, count(now.voters, "voter"), now.quorum);
     let missing = missing(status);
     match mood(status) {
+        Mood::Out => {
+            format!("TAKEN OUT: no member runs at {}; its volumes are kept", status.observed_from)
+        }
         Mood::NotBorn if status.cluster_id.is_some() => {
             "MEMBERS NOT KNOWN: no member of its etcd answers the agents that are heard".to_owned()
         }
@@ -313,6 +321,9 @@ fn can_lose(status: &Status) -> String {
 /// What happens next, or why nothing does, and what a person can do.
 fn next(status: &Status) -> String {
     let mut text = match (&status.reason, status.plan.first()) {
+        (Some(reason), _) if mood(status) == Mood::Out => {
+            field("because", &reason.to_string()) + &field("remedy", reason.code.remedy())
+        }
         (Some(reason), _) => field("waits", &reason.to_string()) + &field("remedy", reason.code.remedy()),
         (None, _) if status.decision == "Done" => field("next", "nothing to do: the members are as wished"),
         (None, Some(line)) => {

@@ -121,7 +121,7 @@ pub struct Look {
     pub wish: Wish,
     /// The raw observations for the independent check.
     pub raw: Vec<(SiteName, Heard)>,
-    /// The spec in the own CR, for an activation.
+    /// The spec that waits for its activation.
     pub spec: Option<Arc<Spec>>,
     /// A fresh operation id.
     pub fresh: OpId,

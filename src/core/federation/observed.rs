@@ -290,8 +290,11 @@ pub struct RecordSummary {
     pub seeds: Vec<SiteName>,
     /// The record is missing or unreadable although members or votes exist here.
     pub missing: bool,
-    /// A spec of a higher generation is held back by nothing but time: this site was removed (decisions.md 4).
+    /// This site was taken out of the spec (decisions.md 4).
     pub retired: bool,
+    /// Sites that had a part once and are not named by the effective spec.
+    #[serde(default)]
+    pub former: Vec<SiteName>,
 }
 
 impl RecordSummary {

@@ -158,6 +158,16 @@ impl Tracker {
         }
     }
 
+    /// Forgets what a site said that has no part any more; what it said, and the own clock at which that was true.
+    pub fn forget(&mut self, site: &SiteName) -> Option<(Arc<SiteObservation>, u64)> {
+        self.sites.remove(site).map(|told| (told.observation, told.true_at))
+    }
+
+    /// The sites that were heard and not forgotten, the own one included.
+    pub fn known(&self) -> impl Iterator<Item = &SiteName> {
+        self.sites.keys()
+    }
+
     /// The last observation of a site.
     pub fn observation(&self, site: &SiteName) -> Option<&Arc<SiteObservation>> {
         self.sites.get(site).map(|told| &told.observation)

@@ -4,6 +4,7 @@
 mod crossings;
 pub mod record;
 pub mod resolve;
+pub mod retirement;
 
 use std::fmt;
 use std::sync::Arc;

@@ -63,6 +63,9 @@ pub struct Record {
     /// This site was removed from the federation by the activation of this generation (decisions.md 4).
     #[serde(default)]
     pub retired: Option<Generation>,
+    /// Sites of earlier effective specs that the present one does not name: they are told so when they come back.
+    #[serde(default)]
+    pub former: BTreeSet<SiteName>,
 }
 
 /// What an agent knows beside its record when it answers a proposal.
@@ -94,6 +97,7 @@ impl Record {
             changed: None,
             seeds: BTreeSet::new(),
             retired: None,
+            former: BTreeSet::new(),
         }
     }
 
@@ -126,6 +130,7 @@ impl Record {
             seeds: self.seeds.iter().cloned().collect(),
             missing: false,
             retired: self.retired.is_some(),
+            former: self.former.iter().cloned().collect(),
         }
     }
 
@@ -242,7 +247,7 @@ impl Record {
         }
         let mut next = self.clone();
         let (generation, spec, timing) = (told.generation, Arc::clone(spec), told.timing);
-        next.effective = Some(Arc::new(Activated { generation, digest, spec, timing }));
+        next.activate(Activated { generation, digest, spec, timing });
         Some(next)
     }
 
@@ -273,8 +278,7 @@ impl Record {
                 let newer = self.effective.as_ref().is_none_or(|now| now.generation < *generation);
                 if let (true, Some(spec)) = (newer, &intent.spec) {
                     let (generation, digest, timing) = (*generation, *digest, *timing);
-                    let spec = Arc::clone(spec);
-                    self.effective = Some(Arc::new(Activated { generation, digest, spec, timing }));
+                    self.activate(Activated { generation, digest, spec: Arc::clone(spec), timing });
                 }
             }
             IntentKind::AddLearner { .. }
@@ -298,6 +302,8 @@ impl Record {
         let same_epoch = || others.iter().filter(|r| r.epoch == best.epoch && r.uid == best.uid);
         next.changed.clone_from(&best.changed);
         next.seeds = same_epoch().flat_map(|r| r.seeds.iter().cloned()).collect();
+        let named = |site: &SiteName| next.effective.as_ref().is_some_and(|e| e.spec.has_site(site));
+        next.former = same_epoch().flat_map(|r| r.former.iter().cloned()).filter(|s| !named(s)).collect();
         next.removed = same_epoch().flat_map(|r| r.removed.iter().copied()).collect();
         let highest =
             same_epoch().filter_map(|r| r.intent.as_ref()).max_by_key(|held| (held.intent.seq, held.open()));

@@ -9,6 +9,7 @@ use crate::federation::observed::DataCheck;
 use crate::federation::view::{Life, MemberView, View, Wish};
 use crate::id::{MemberId, PeerUrl, SiteName};
 use crate::intent::{Change, IntentKind, Operation, OperationKind};
+use crate::membership::agreement;
 use crate::membership::quorum::{after, arithmetic, concentration, quorum};
 use crate::membership::step::StepKind;
 use crate::reason::{Code, Reason, Rule};
@@ -517,21 +518,10 @@ fn mixed_versions(view: &View) -> Option<&MemberView> {
 
 /// The agents that are heard, of sites of the effective spec, must hold one spec.
 pub fn i13_spec_drift(view: &View, wish: &Wish) -> Verdict {
-    let in_wish = |name: &SiteName| wish.slots.iter().any(|slot| slot.site == *name);
-    let mut first = None;
-    for site in view.sites.iter().filter(|s| s.heard() && (in_wish(&s.name) || s.name == view.me)) {
-        let Some(observation) = &site.observation else {
-            continue;
-        };
-        match first {
-            None => first = Some(observation.spec),
-            Some(spec) if spec != observation.spec => {
-                return Err(Reason::new(Code::SpecDrift).site(&site.name));
-            }
-            Some(_) => {}
-        }
+    match agreement::differing(view, wish) {
+        Some(site) => Err(Reason::new(Code::SpecDrift).site(&site.name)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Every row of an alive voter must be young and complete: it has an entry for every listed voter.

@@ -283,21 +283,27 @@ impl World {
         }
     }
 
-    /// An activation that this site missed is taken over from a peer.
+    /// What this site missed is taken over from its peers: an activation, and who had a part before it. Then what the
+    /// effective spec says of the own site.
     fn catch_up(&mut self, s: usize, agent: &mut Agent) {
-        let (Some(record), Some(cr), None) = (&agent.record, &self.sites[s].cr, agent.missing) else {
-            return;
-        };
-        let told = self.names.iter().filter_map(|name| agent.tracker.observation(name));
-        let held = record.effective.as_ref().map(|held| (held.digest, &held.spec));
-        let known = |o: &&Arc<SiteObservation>| {
-            let mut specs = [(cr.digest, &cr.spec)].into_iter().chain(held);
-            specs.find_map(|(digest, spec)| record.catch_up(&o.record, digest, spec))
-        };
-        let next = told.filter(|o| o.site != self.names[s]).find_map(|o| known(&o));
-        if let Some(next) = next {
-            self.note(|| "takes over an activation that it missed".to_owned(), Some(s));
-            self.persist(s, agent, next);
+        for _ in 0..3 {
+            let (Some(record), None) = (&agent.record, agent.missing) else { return };
+            let others = self.names.iter().filter(|name| **name != self.names[s]);
+            let told: Vec<_> = others.filter_map(|name| agent.tracker.observation(name)).collect();
+            let activated = || {
+                told.iter().find_map(|o| {
+                    let digest = o.record.effective?;
+                    record.catch_up(&o.record, digest, &self.spec_of(digest)?)
+                })
+            };
+            let former = || told.iter().find_map(|o| record.catch_up_former(&o.record));
+            let Some(next) = activated().or_else(former).or_else(|| record.standing(&self.names[s])) else {
+                return;
+            };
+            self.note(|| "takes over what it missed".to_owned(), Some(s));
+            if !self.persist(s, agent, next) {
+                return;
+            }
         }
     }
 
@@ -357,6 +363,13 @@ impl World {
             let seen = agent.tracker.highest(&self.sites[to].name);
             let message = Message::Gossip { observation: Arc::clone(observation), at: self.now, seen };
             self.send(s, to, message);
+            let record = agent.record.as_ref().filter(|_| agent.missing.is_none());
+            let serves = agent.tracker.observation(&self.names[to]).is_none_or(|o| !o.members.is_empty());
+            if let Some(told) = record.and_then(|record| record.retirement_of(&self.names[to]))
+                && serves
+            {
+                self.send(s, to, Message::Retired(Box::new(told)));
+            }
         }
     }
 }

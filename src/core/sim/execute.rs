@@ -281,7 +281,7 @@ impl World {
             return None;
         };
         let raw = agent.tracker.heard(now);
-        let spec = self.sites[s].cr.as_ref().map(|cr| Arc::clone(&cr.spec));
+        let spec = self.pending(s, Some(&view)).map(|cr| Arc::clone(&cr.spec));
         let fresh = self.fresh_op(s);
         Some(Answer::Looked(Box::new(Look { view, wish, raw, spec, fresh })))
     }

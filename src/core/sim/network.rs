@@ -10,6 +10,7 @@ use crate::ballot::Ballot;
 use crate::federation::observed::{RecordSummary, SiteObservation};
 use crate::id::{Epoch, Seq, SiteName};
 use crate::intent::record::{Record, Witness};
+use crate::intent::retirement::Retired;
 use crate::intent::{Intent, Resolution};
 use crate::reason::Reason;
 
@@ -51,6 +52,8 @@ pub enum Message {
         /// The receiver's highest number that the sender has seen.
         seen: Option<(Epoch, Seq)>,
     },
+    /// The receiver's site was taken out of the spec.
+    Retired(Box<Retired>),
     /// A question.
     Request {
         /// The asking agent.
@@ -157,6 +160,16 @@ impl World {
                 if let Some(answered) = answered.flatten() {
                     self.send(to, from, Message::Reply { boot, run, answered });
                 }
+            }
+            Message::Retired(told) => {
+                let Some(boot) = self.sites[to].agents.first().map(|agent| agent.boot) else { return };
+                self.with_agent(to, boot, |world, agent| {
+                    let record = agent.record.as_ref().filter(|_| agent.missing.is_none());
+                    if let Some(next) = record.and_then(|record| record.retire(&told)) {
+                        world.note(|| "is told that it was taken out".to_owned(), Some(to));
+                        world.persist(to, agent, next);
+                    }
+                });
             }
             Message::Reply { boot, run, answered } => {
                 let name = self.names[from].clone();

@@ -1,10 +1,15 @@
 //! What is wished at a site, and what its agent takes for the state of the world.
 
+use std::sync::Arc;
+
 use super::agent::{Agent, DEADLINE_MS, MAX_BACKUP_AGE_S, SETTLE_MS};
+use super::site::Cr;
 use super::world::World;
+use crate::federation::spec::Spec;
 use crate::federation::track::Frame;
 use crate::federation::view::{Pending, View, Wish};
-use crate::id::MemberId;
+use crate::id::{Digest, MemberId};
+use crate::membership::agreement;
 
 impl World {
     /// The merge of what this agent has heard.
@@ -29,7 +34,7 @@ impl World {
         let told = self.names.iter().filter_map(|name| agent.tracker.observation(name));
         let newest = agent.record.as_ref()?.newest_effective(told.map(|o| o.record.as_ref()));
         let (generation, digest) = newest.unwrap_or((effective.of.generation, effective.of.digest));
-        let pending = cr.filter(|cr| cr.digest != digest).map(|cr| Pending {
+        let pending = self.pending(s, view).filter(|cr| cr.digest != digest).map(|cr| Pending {
             digest: cr.digest,
             sites: cr.spec.sites().cloned().collect(),
             slots: Vec::new(),
@@ -50,6 +55,28 @@ impl World {
             deadline_ms: DEADLINE_MS,
             options: crate::node::options(&effective.of.spec, effective.of.timing),
         })
+    }
+}
+
+impl World {
+    /// A spec by its digest, wherever it lies: agents ask each other for it.
+    pub(super) fn spec_of(&self, digest: Digest) -> Option<Arc<Spec>> {
+        let held = self.sites.iter().filter_map(|site| site.cr.as_ref()).find(|cr| cr.digest == digest);
+        let records = self.sites.iter().filter_map(|site| site.store.record.as_ref()?.effective.as_ref());
+        let effective = || records.into_iter().find(|e| e.digest == digest).map(|e| Arc::clone(&e.spec));
+        held.map(|cr| Arc::clone(&cr.spec)).or_else(effective)
+    }
+
+    /// The spec that may become effective: the one that a quorum's CRs hold, else the own one. What lies elsewhere is
+    /// asked for by its digest; that cannot change anything but when it is known.
+    pub(super) fn pending(&self, s: usize, view: Option<&View>) -> Option<Arc<Cr>> {
+        match view.and_then(agreement::held_by_quorum) {
+            Some(digest) => {
+                let held = self.sites.iter().filter_map(|site| site.cr.as_ref());
+                held.into_iter().find(|cr| cr.digest == digest).cloned()
+            }
+            None => self.sites[s].cr.clone(),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The loop with fakes: deadlines are conditions, time is paused.
 
+mod leaving;
 mod world;
 
 use std::sync::Arc;

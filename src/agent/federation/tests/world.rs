@@ -13,11 +13,13 @@ use quorate_core::federation::member::{
     DirFacts, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, OutsideMark, Process,
 };
 use quorate_core::federation::observed::{ListedMember, MemberList, RecordSummary, Status, Version};
+use quorate_core::federation::spec::Spec;
 use quorate_core::id::{
-    ClusterId, FederationKey, IncarnationId, Index, MemberId, ObjectName, PeerUrl, Revision, SiteName, Slot,
-    Term,
+    ClusterId, Digest, FederationKey, IncarnationId, Index, MemberId, ObjectName, PeerUrl, Revision,
+    SiteName, Slot, Term,
 };
 use quorate_core::intent::record::Record;
+use quorate_core::intent::retirement::Retired;
 use quorate_core::intent::{Intent, Resolution};
 use quorate_core::reason::{Code, Reason};
 use quorate_link::clock::Clock;
@@ -27,8 +29,8 @@ use tokio::sync::watch;
 use crate::federation::{Federation, Handle, Message, Names, Question, Reply, Settings};
 use crate::metrics::Metrics;
 use crate::ports::{
-    self, DataHash, Etcd, Fault, Loaded, Peers, Ports, Publication, Records, Runtime, Sender, Supervised,
-    Target, World,
+    self, DataHash, Etcd, Fault, Loaded, Parting, Peers, Ports, Publication, Records, Runtime, Sender,
+    Supervised, Target, World,
 };
 
 /// The setting `placementAfter` of all sites.
@@ -44,6 +46,18 @@ pub(super) fn key() -> FederationKey {
 
 pub(super) fn manifest(sites: &[&str]) -> Arc<Manifest> {
     let clusters: Vec<String> = sites.iter().map(|site| format!("{{name: {site}}}")).collect();
+    of_clusters(&clusters)
+}
+
+/// The same, with members of the first site's cluster declared lost.
+pub(super) fn manifest_without(sites: &[&str], lost: MemberId) -> Arc<Manifest> {
+    let lost = |i: usize| if i == 0 { format!(", lostMembers: [\"{lost}\"]") } else { String::new() };
+    let cluster = |(i, site): (usize, &&str)| format!("{{name: {site}{}}}", lost(i));
+    let clusters: Vec<String> = sites.iter().enumerate().map(cluster).collect();
+    of_clusters(&clusters)
+}
+
+fn of_clusters(clusters: &[String]) -> Arc<Manifest> {
     let text = format!(
         "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
          spec:\n  clusters: [{}]\n",
@@ -63,6 +77,9 @@ pub(super) struct Cluster {
     ids: u64,
     /// Membership calls never return.
     pub(super) hang: bool,
+    /// Whether leadership can be moved; to whom it was, then.
+    pub(super) moves: bool,
+    moved: Option<MemberId>,
     pub(super) calls: Vec<String>,
 }
 
@@ -70,7 +87,9 @@ impl Cluster {
     fn leader(&self) -> Option<MemberId> {
         let voters: Vec<MemberId> = self.members.iter().filter(|m| !m.learner).map(|m| m.id).collect();
         let up = voters.iter().filter(|id| self.running.contains(id)).count();
-        let first = voters.iter().find(|id| self.running.contains(id)).copied();
+        let able = |id: &&MemberId| self.running.contains(id);
+        let moved = voters.iter().filter(able).find(|id| self.moved == Some(**id));
+        let first = moved.or_else(|| voters.iter().find(able)).copied();
         first.filter(|_| up * 2 > voters.len())
     }
 
@@ -103,6 +122,10 @@ impl Cluster {
             Call::Remove(id) => {
                 self.members.retain(|m| m.id != *id);
                 self.running.remove(id);
+            }
+            Call::MoveLeader(id) if self.moves => {
+                self.moved = Some(*id);
+                self.term += 1;
             }
             Call::Update(..) | Call::MoveLeader(_) => {}
         }
@@ -203,6 +226,7 @@ pub(super) struct FakeRuntime {
     net: Arc<Net>,
     reports: Mutex<BTreeMap<Slot, MemberReport>>,
     version: watch::Sender<u64>,
+    archive: Mutex<Vec<String>>,
 }
 
 impl FakeRuntime {
@@ -219,6 +243,32 @@ impl FakeRuntime {
 
     fn member(&self, slot: &Slot) -> Option<MemberId> {
         self.reports.lock().unwrap().get(slot)?.incarnation.as_ref()?.member
+    }
+
+    /// Members that run here.
+    pub(super) fn running(&self) -> usize {
+        let reports = self.reports.lock().unwrap();
+        reports.values().filter(|report| report.process == Process::Running).count()
+    }
+
+    /// Why directories were archived here.
+    pub(super) fn kept(&self) -> Vec<String> {
+        self.archive.lock().unwrap().clone()
+    }
+
+    /// All processes of the site end, or run again as far as they may.
+    pub(super) fn power(&self, on: bool) {
+        let mut cluster = self.net.cluster();
+        for report in self.reports.lock().unwrap().values() {
+            let member = report.incarnation.as_ref().and_then(|i| i.member);
+            let Some(id) = member.filter(|_| report.process == Process::Running) else { continue };
+            let listed = cluster.members.iter().any(|m| m.id == id);
+            if on && listed {
+                cluster.running.insert(id);
+            } else if cluster.running.remove(&id) {
+                cluster.term += 1;
+            }
+        }
     }
 
     /// The data directory of a slot is wiped; its guard refuses it.
@@ -307,7 +357,12 @@ impl Runtime for FakeRuntime {
         Ok(())
     }
 
-    async fn stop(&self, slot: &Slot, _: IncarnationId, _: Option<&str>) -> Result<(), Fault> {
+    async fn stop(&self, slot: &Slot, _: IncarnationId, archive: Option<&str>) -> Result<(), Fault> {
+        let member = self.member(slot);
+        if let Some(member) = member {
+            self.net.cluster().running.remove(&member);
+        }
+        self.archive.lock().unwrap().extend(archive.map(ToOwned::to_owned));
         self.set(waiting(slot));
         Ok(())
     }
@@ -345,6 +400,8 @@ pub(super) struct FakePeers {
     clock: Clock,
     /// The version that each peer has, with the number and the time of its arrival.
     told: Mutex<BTreeMap<SiteName, (u64, u64, u64)>>,
+    /// What each site was told that was taken out.
+    parted: Mutex<BTreeMap<SiteName, Retired>>,
 }
 
 impl FakePeers {
@@ -376,6 +433,13 @@ impl Peers for FakePeers {
         }
     }
 
+    async fn spec(&self, site: &SiteName, _: Sender, digest: Digest) -> Option<Spec> {
+        match self.ask(site, Question::Spec(digest)).await? {
+            Reply::Spec(spec) => spec.map(|spec| spec.as_ref().clone()),
+            _ => None,
+        }
+    }
+
     async fn vote(&self, site: &SiteName, _: Sender, ballot: &Arc<Ballot>) -> Result<RecordSummary, Reason> {
         match self.ask(site, Question::Vote(Arc::clone(ballot))).await {
             Some(Reply::Vote(vote)) => *vote,
@@ -398,8 +462,29 @@ impl Peers for FakePeers {
         self.net.handle(&self.me, site).map(|_| self.net.distance_us.load(Ordering::Relaxed))
     }
 
+    async fn name_taken(&self, site: &SiteName, _: Sender) -> Option<bool> {
+        match self.ask(site, Question::NameTaken).await? {
+            Reply::NameTaken(taken) => Some(taken),
+            _ => None,
+        }
+    }
+
+    fn mesh(&self) -> Vec<SiteName> {
+        let handles = self.net.handles.lock().unwrap();
+        handles.keys().filter(|site| **site != self.me).cloned().collect()
+    }
+
     fn publish(&self, publication: Publication) {
         let now = self.clock.now_ms();
+        for Parting { site, retired: told } in publication.partings {
+            let Some(handle) = self.net.handle(&self.me, &site) else { continue };
+            let mut parted = self.parted.lock().unwrap();
+            if parted.get(&site) != Some(&told) {
+                parted.insert(site, told.clone());
+                let me = self.me.clone();
+                self.drain.spawn(async move { handle.tell(Message::Retired { site: me, told }).await });
+            }
+        }
         for to in publication.sites {
             let Some(handle) = self.net.handle(&self.me, &to) else { continue };
             let mut told = self.told.lock().unwrap();
@@ -540,6 +625,33 @@ impl Sites {
         &self.running[&site(name)]
     }
 
+    /// A site whose agent runs, without any manifest.
+    pub(super) async fn spare(&mut self, name: &str) {
+        self.add(name, Arc::default(), None).await;
+    }
+
+    /// All these sites get a manifest over `names`.
+    pub(super) async fn apply(&self, to: &[&str], names: &[&str]) {
+        for site in to {
+            self.get(site).handle.tell(Message::Spec(Some(manifest(names)))).await;
+        }
+    }
+
+    /// The machine of a site is switched off, members and all.
+    pub(super) fn off(&mut self, name: &str) -> Site {
+        let old = self.running.remove(&site(name)).unwrap();
+        old.drain.start();
+        self.net.handles.lock().unwrap().remove(&site(name));
+        old.runtime.power(false);
+        old
+    }
+
+    /// It is switched on again.
+    pub(super) async fn on(&mut self, name: &str, old: Site) {
+        old.runtime.power(true);
+        self.add(name, old.records, Some(old.runtime)).await;
+    }
+
     /// The agent of a site dies and comes back; its members go on.
     pub(super) async fn restart(&mut self, name: &str, names: &[&str]) {
         let old = self.running.remove(&site(name)).unwrap();
@@ -554,6 +666,7 @@ impl Sites {
             net: Arc::clone(&net),
             reports: Mutex::default(),
             version: watch::Sender::new(1),
+            archive: Mutex::default(),
         };
         let runtime = runtime.unwrap_or_else(|| Arc::new(fresh()));
         let peers = FakePeers {
@@ -562,6 +675,7 @@ impl Sites {
             drain: drain.clone(),
             clock: self.clock,
             told: Mutex::default(),
+            parted: Mutex::default(),
         };
         let ports: Ports<Fakes> = Ports {
             etcd: Arc::new(FakeEtcd { net: Arc::clone(&net), runtime: Arc::clone(&runtime) }),
@@ -595,10 +709,16 @@ impl Sites {
 
     /// Three voters, and everybody says that all is as wished.
     pub(super) fn settled(&self, voters: usize) -> bool {
-        let done = |s: &Site| {
-            let status = &s.handle.snapshot().status;
+        let names: Vec<&str> = self.running.keys().map(SiteName::as_str).collect();
+        self.settled_at(&names, voters)
+    }
+
+    /// The same, of these sites.
+    pub(super) fn settled_at(&self, names: &[&str], voters: usize) -> bool {
+        let done = |name: &&str| {
+            let status = &self.get(name).handle.snapshot().status;
             status.arithmetic.alive == voters && status.arithmetic.voters == voters && status.plan.is_empty()
         };
-        self.net.cluster().voters() == voters && self.running.values().all(done)
+        self.net.cluster().voters() == voters && names.iter().all(done)
     }
 }

@@ -75,6 +75,19 @@ pub(in crate::cmd) fn unborn() -> Status {
     })
 }
 
+/// This site was taken out, and nothing of it runs here any more.
+fn retired() -> Status {
+    fixture(|status| {
+        status.members.clear();
+        status.sites.clear();
+        status.arithmetic = quorate_core::condition::ArithmeticStatus::default();
+        (status.leader, status.executor) = (None, None);
+        status.conditions.retain(|c| matches!(c.kind, ConditionType::Ready | ConditionType::Quorate));
+        set(status, ConditionType::Quorate, ConditionStatus::Unknown, "Retired", "");
+        reason(status, serde_json::json!({"code": "Retired", "site": "east"}));
+    })
+}
+
 /// West is moved to another site: the next step goes now.
 pub(in crate::cmd) fn moving() -> Status {
     fixture(|status| {
@@ -115,6 +128,7 @@ fn one_federation_in_every_mood() {
     insta::assert_snapshot!("stopped", detail(&stopped(), false));
     insta::assert_snapshot!("unborn", detail(&unborn(), false));
     insta::assert_snapshot!("moving", detail(&moving(), false));
+    insta::assert_snapshot!("retired", detail(&retired(), false));
     let mut leaderless = stopped();
     leaderless.sites.iter_mut().for_each(|site| site.reachable = true);
     insta::assert_snapshot!("stopped_for_sure", detail(&leaderless, false));
