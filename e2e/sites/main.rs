@@ -4,10 +4,12 @@
 mod addresses;
 mod adopt;
 mod birth;
+mod delete;
 mod demo;
 mod drift;
 mod how_to;
 mod intruder;
+mod leave;
 mod operator;
 mod replace;
 mod yardstick;

@@ -120,10 +120,18 @@ impl Registry {
         })
     }
 
-    /// Gives a federation its manifest, or takes it away; the task is started if need be.
-    pub async fn manifest(&self, key: &FederationKey, manifest: Option<Arc<Manifest>>) {
-        let handle = self.federation(key).await;
-        handle.tell(Message::Spec(manifest)).await;
+    /// Gives a federation its manifest; the task is started if need be.
+    pub async fn manifest(&self, manifest: Arc<Manifest>) {
+        let handle = self.federation(&manifest.key).await;
+        handle.tell(Message::Spec(Some(manifest))).await;
+    }
+
+    /// The manifest of a federation was deleted here. One that has no task has nothing that could be stopped.
+    pub async fn deleted(&self, key: &FederationKey) {
+        let handle = lock(&self.running).get(key).map(|running| running.handle.clone());
+        if let Some(handle) = handle {
+            handle.tell(Message::Deleted).await;
+        }
     }
 
     /// The task of a federation, started if need be.

@@ -164,7 +164,9 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
         drain.clone(),
     ));
     mesh.start(&drain);
-    let folder = Folder::new(config.manifests.clone()).at(config.site.clone(), config.zones.clone());
+    let folder = Folder::new(config.manifests.clone())
+        .at(config.site.clone(), config.zones.clone())
+        .remembering(config.state_dir.join("manifests.json"));
     let looking = manifests(Arc::clone(&registry), folder);
     drain.spawn_until(looking);
 
@@ -196,14 +198,14 @@ async fn manifests(registry: Arc<Registry>, mut folder: Folder) {
         folder = back;
         for manifest in changes.changed {
             tracing::info!(federation = %manifest.key, digest = %manifest.digest.short(), "manifest read");
-            registry.manifest(&manifest.key.clone(), Some(manifest)).await;
+            registry.manifest(manifest).await;
         }
-        for key in changes.gone {
-            tracing::warn!(federation = %key, "no manifest any more: drift, nothing stops");
-            registry.manifest(&key, None).await;
+        for key in changes.deleted {
+            tracing::warn!(federation = %key, "the manifest is deleted; nothing stops until it is deleted everywhere");
+            registry.deleted(&key).await;
         }
         let problem = |(path, problem): (&PathBuf, &String)| format!("{}: {problem}", path.display());
-        registry.set_files(folder.files().clone());
+        registry.set_files(folder.files());
         registry.set_problems(folder.problems().iter().map(problem).collect());
         registry.done("manifests are read");
     }

@@ -105,7 +105,22 @@ pub fn unborn(
 /// A federation that this site was taken out of; nothing of it runs here any more.
 pub fn retired(names: &Names, record: &Record) -> Status {
     let effective = record.effective.as_ref();
-    let reason = Reason::new(Code::Retired).site(&names.site);
+    Status {
+        // The generation that took it out; its spec may not be known here.
+        generation: record.retired.max(effective.map(|e| e.generation)).unwrap_or_default(),
+        digest: effective.filter(|e| record.retired <= Some(e.generation)).map(|e| e.digest),
+        ..at_rest(names, record, Code::Retired)
+    }
+}
+
+/// A federation that was deleted everywhere; its members are stopped.
+pub fn deleted(names: &Names, record: &Record) -> Status {
+    at_rest(names, record, Code::Deleted)
+}
+
+/// Nothing of it runs here, and nothing is to.
+fn at_rest(names: &Names, record: &Record, code: Code) -> Status {
+    let reason = Reason::new(code).site(&names.site);
     let condition = |kind, status| {
         let (reason, message) = (reason.code.name().to_owned(), reason.to_string());
         Condition { kind, status, reason, message }
@@ -116,9 +131,6 @@ pub fn retired(names: &Names, record: &Record) -> Status {
             condition(ConditionType::Quorate, ConditionStatus::Unknown),
             condition(ConditionType::Progressing, ConditionStatus::False),
         ],
-        // The generation that took it out; its spec may not be known here.
-        generation: record.retired.max(effective.map(|e| e.generation)).unwrap_or_default(),
-        digest: effective.filter(|e| record.retired <= Some(e.generation)).map(|e| e.digest),
         decision: reason.to_string(),
         reason: Some(reason.clone()),
         ..from_record(names, record)
@@ -176,7 +188,7 @@ pub fn without_record(status: Status, reason: &Reason, why: &str) -> Status {
     let condition = Condition {
         kind: ConditionType::Ready,
         status: ConditionStatus::False,
-        reason: Code::NoRecord.name().to_owned(),
+        reason: reason.code.name().to_owned(),
         message: format!("{reason}: {why}"),
     };
     let mut conditions: Vec<_> =

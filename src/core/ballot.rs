@@ -205,12 +205,22 @@ fn agrees(s: Situation<'_>, site: &SiteName) -> Result<(), Reason> {
         return Err(Reason::new(Code::SpecMismatch).site(site));
     }
     if heard.observation.record.missing {
-        return Err(Reason::new(Code::NoRecord).site(site));
+        return Err(Reason::new(missing(s.heard, s.record.uid.is_some())).site(site));
     }
     match (heard.observation.record.uid, s.record.uid) {
         (Some(theirs), Some(mine)) if theirs != mine => Err(Reason::new(Code::BallotConflict).site(site)),
         _ => Ok(()),
     }
+}
+
+/// What it means that a site has data and no record of them: others may hold what it is rebuilt from, or nobody does.
+/// `bound`: the own record is there.
+pub fn missing(heard: &[(SiteName, Heard)], bound: bool) -> Code {
+    let others = heard.iter().any(|(_, heard)| {
+        let record = &heard.observation.record;
+        record.uid.is_some() && !record.missing
+    });
+    if bound || others { Code::NoRecord } else { Code::VolumesWithoutRecord }
 }
 
 /// Whether the ballot is still what the spec declares; else a higher epoch is needed.
@@ -420,6 +430,8 @@ mod tests {
         measuring: bool,
         /// Pairs of sites with their distance in ms.
         links: Vec<(SiteName, SiteName, u32)>,
+        /// Sites that have volumes and no record.
+        lost: Vec<SiteName>,
     }
 
     impl World {
@@ -439,6 +451,7 @@ mod tests {
                 listed: Vec::new(),
                 measuring: false,
                 links: Vec::new(),
+                lost: Vec::new(),
             }
         }
 
@@ -465,7 +478,8 @@ mod tests {
             let digest = self.spec.digest(&self.key);
             let seen = |(name, record): &(SiteName, Record)| {
                 let leader = self.leads.as_ref().filter(|leader| *leader == name).map(|_| self.claim());
-                let record: Arc<RecordSummary> = Arc::new(record.summary());
+                let missing = self.lost.contains(name);
+                let record = Arc::new(RecordSummary { missing, ..record.summary() });
                 let empty = SiteObservation::empty(name.clone());
                 let own = self.links.iter().filter(|(from, ..)| from == name);
                 let peers =
@@ -611,6 +625,20 @@ mod tests {
         let BallotMove::Join(joining) = w.next(&west) else { panic!("joins") };
         let joined = join(w.record(&west), joining, w.spec.digest(&w.key), &w.spec);
         assert_eq!((joined.uid, joined.seeded), (Some(Uid(7)), Some(seeded)));
+    }
+
+    #[test]
+    fn no_etcd_is_begun_over_volumes_that_nobody_has_a_record_of() {
+        let mut w = three();
+        let (east, west) = (site("east"), site("west"));
+        w.lost = vec![west.clone()];
+        let BallotMove::Wait(reason) = w.next(&east) else { panic!("nothing is born") };
+        assert_eq!((reason.code, reason.site), (Code::VolumesWithoutRecord, Some(west.clone())));
+        // Somebody holds a record: then it is only lost here.
+        let ballot = w.ballot(&east, Uid(7), Epoch(1));
+        w.put(&site("north"), w.vote(&site("north"), &ballot).unwrap());
+        let BallotMove::Wait(reason) = w.next(&east) else { panic!("nothing is born") };
+        assert_eq!((reason.code, reason.site), (Code::NoRecord, Some(west)));
     }
 
     /// The seed of epoch 1 may be running: it must vote in epoch 2, also when the spec no longer names its site.

@@ -338,6 +338,9 @@ fn members_ready(view: &View, wish: &Wish) -> Condition {
 
 fn spec_agreed(view: &View, wish: &Wish) -> Condition {
     use ConditionType::SpecAgreed;
+    if let Some(reason) = deletion_waits(view) {
+        return from_reason(SpecAgreed, false, &reason);
+    }
     if let Err(reason) = crate::membership::safety::i13_spec_drift(view, wish) {
         return from_reason(SpecAgreed, false, &reason);
     }
@@ -347,6 +350,16 @@ fn spec_agreed(view: &View, wish: &Wish) -> Condition {
         }
         None => condition(SpecAgreed, true, "Agreed", format!("generation {}", wish.generation)),
     }
+}
+
+/// Here it is deleted: for whom the deletion waits.
+fn deletion_waits(view: &View) -> Option<Reason> {
+    let deleted = |site: &SiteName| view.heard(site).is_some_and(|o| o.deleted);
+    if !deleted(&view.me) {
+        return None;
+    }
+    let site = view.sites.iter().find(|site| !deleted(&site.name))?;
+    Some(Reason::new(Code::DeletionWaits).site(&site.name))
 }
 
 fn peers_reachable(view: &View) -> Condition {

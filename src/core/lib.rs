@@ -2,10 +2,12 @@
 //!
 //! [`federation`] says what is wanted and what was seen, [`membership`] what may be done next and why not,
 //! [`ballot`], [`intent`] and [`executor`] how agents agree on doing it, [`identity`] whether a data directory may be
-//! started and [`joiner`] whether a new one is started once more, [`node`] what a site does for its own members, [`condition`] what users are told.
+//! started and [`joiner`] whether a new one is started once more, [`node`] what a site does for its own members,
+//! [`deletion`] when it stops them, [`condition`] what users are told.
 
 pub mod ballot;
 pub mod condition;
+pub mod deletion;
 pub mod doctor;
 pub mod executor;
 pub mod federation;

@@ -81,6 +81,10 @@ fn own_slots<'a>(record: &'a Record, layout: &'a Layout, me: &'a SiteName) -> im
 
 /// The next thing to do, if any, for the own members.
 pub fn next(l: Local<'_>) -> Option<LocalAction> {
+    if l.record.deleted {
+        // Nothing is archived, marked or planned: it goes on from here when it is declared again.
+        return l.reports.first().map(|report| LocalAction::Retire(report.slot.clone()));
+    }
     let own_slots = || own_slots(l.record, l.layout, l.me);
     for incarnation in &l.record.incarnations {
         if let Some(action) = observe(l, incarnation) {
@@ -487,6 +491,27 @@ mod tests {
             fenced: false,
         });
         assert_ne!(start, Start::Join, "same id, empty dir, kind {:?} mark {:?}", grant.kind, grant.mark);
+    }
+
+    /// Deleted everywhere: supervisors end, whatever else there would be to do; declared again, they are started, and no
+    /// new life is planned.
+    #[test]
+    fn what_is_deleted_is_stopped_and_goes_on_where_it_was() {
+        let names = ["east", "north", "west"];
+        let l = list(&[(1, "east", false), (2, "west", false), (3, "north", false)]);
+        let i = life(IncarnationState::Voter, 2, Mark::default(), true);
+        let running = [report(&slot("west"), Process::Running, Some(i.clone()), None)];
+        let mut record = record(Some(i));
+        record.deleted = true;
+        let stop = Some(LocalAction::Retire(slot("west")));
+        assert_eq!(run(&record, &names, Some((&l, Term(5))), &running), stop);
+        record.removed.insert(MemberId(2));
+        assert_eq!(run(&record, &names, Some((&l, Term(5))), &running), stop, "nothing is archived now");
+        record.removed.clear();
+        assert_eq!(run(&record, &names, None, &[]), None);
+        record.deleted = false;
+        assert_eq!(run(&record, &names, None, &[]), Some(LocalAction::Supervise(slot("west"))));
+        assert_eq!(run(&record, &names, None, &running), None);
     }
 
     /// Removed or lost in a slot that is no longer wanted: stopped and archived also after a restart of the agent.

@@ -192,6 +192,10 @@ codes! {
     /// not begun beside it: this site waits until it is brought in.
     NameTaken, Some(Rule::I7), "site {site} has a federation of this name already, and none is begun beside it",
         "apply the same file at that site too, and this one is brought in; if another federation is meant, choose another name";
+    /// Member volumes of an earlier etcd are there, and no site has a record of it: whether they may be thrown away is not
+    /// for an agent to say.
+    VolumesWithoutRecord, Some(Rule::I7), "site {site} has member volumes of an earlier etcd of this name and no record of it; none is begun over them",
+        "to resume it, put record.json back into the federation's state folder and restart the agent; to restore or to begin anew, first move the member volumes away and keep them";
     /// This agent's member is not the raft leader, so another agent executes.
     NotExecutor, Some(Rule::I8), "site {site} executes: member {member} is raft leader",
         "nothing";
@@ -255,6 +259,15 @@ codes! {
     /// Agents that are heard hold different specs.
     SpecDrift, Some(Rule::I13), "site {site} holds a spec that differs from the others",
         "apply the same file in every cluster";
+    /// A site of the effective spec has no FederatedEtcd of this name.
+    SpecAbsent, Some(Rule::I13), "site {site} holds no FederatedEtcd of this name",
+        "apply the same file there; an empty, missing or unmounted manifest folder is never a deletion";
+    /// The FederatedEtcd was deleted in some clusters and not in all: that is drift, and nothing stops.
+    SpecDeleted, Some(Rule::I13), "the FederatedEtcd is deleted at site {site}, and not everywhere: nothing stops",
+        "apply it there again; or delete it in every cluster; or take that site out of the spec of the others";
+    /// The FederatedEtcd was deleted here. Its members are stopped when every site that has a part has said the same.
+    DeletionWaits, Some(Rule::I13), "the deletion waits for site {site}, which still has the FederatedEtcd or is not heard: nothing stops",
+        "delete it there too, or apply it here again; a site that is gone for good is first taken out of the spec";
     /// Somebody's view of the links is too old.
     MatrixStale, Some(Rule::I13), "the connectivity row of site {site} is {have} ms old, at most {need} are allowed",
         "wait, or restart the agent of that site";
@@ -315,6 +328,9 @@ codes! {
     /// The site is no longer part of the federation.
     Retired, None, "site {site} was removed from the federation",
         "delete the FederatedEtcd there, or name the site in the one of every cluster again; its volumes stay until you remove them";
+    /// The FederatedEtcd was deleted in every cluster: its members are stopped, data and records are kept.
+    Deleted, None, "the FederatedEtcd is deleted in every cluster; the members at site {site} are stopped, their data are kept",
+        "apply the same FederatedEtcd again to resume it; the volumes stay until you remove them";
     /// A changed spec waits until enough sites hold it.
     ActivationPending, None, "the new spec is held by {have} of {need} sites that must hold it; missing: {site}",
         "apply the same file in every cluster";

@@ -65,8 +65,10 @@ pub enum Reply {
 /// What the task is told.
 #[derive(Debug)]
 pub enum Message {
-    /// The own CR changed, or is gone.
+    /// The own CR changed, or is not there and nobody knows why.
     Spec(Option<Arc<Manifest>>),
+    /// The own CR was deleted.
+    Deleted,
     /// A peer's observation.
     View {
         /// The peer.

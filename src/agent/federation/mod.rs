@@ -6,6 +6,7 @@
 
 mod answer;
 mod ballot;
+mod deletion;
 mod effects;
 mod execute;
 mod local;
@@ -82,6 +83,8 @@ pub struct Federation<W: World> {
     missing: Option<String>,
     recovery: recover::Recovery,
     own: Option<OwnSpec>,
+    /// The own CR was deleted; without it and without this nobody knows why it is not there.
+    deleted: bool,
     specs: specs::Specs,
     look: observe::Look,
     said: publish::Said,
@@ -156,6 +159,7 @@ impl<W: World> Federation<W> {
             missing,
             recovery: recover::Recovery::default(),
             own: None,
+            deleted: false,
             specs: specs::Specs::default(),
             look: observe::Look::default(),
             said: publish::Said::default(),
@@ -234,7 +238,12 @@ impl<W: World> Federation<W> {
                 self.recover().await;
                 break;
             }
-            if !(self.born().await || self.catch_up().await || self.stand().await || self.tend().await) {
+            let changed = self.born().await
+                || self.catch_up().await
+                || self.stand().await
+                || self.heed_deletion().await
+                || self.tend().await;
+            if !changed {
                 break;
             }
         }
@@ -283,6 +292,11 @@ impl<W: World> Federation<W> {
                     Some(OwnSpec { spec: Arc::new(manifest.spec.clone()), digest: manifest.digest, layout })
                 });
                 self.own = own;
+                self.deleted = false;
+            }
+            Message::Deleted => {
+                self.own = None;
+                self.deleted = true;
             }
             Message::View { site, observation, age_ms, arrival } => {
                 self.hear(&site, observation, age_ms, arrival);
@@ -341,10 +355,10 @@ impl<W: World> Federation<W> {
     /// Merges what is known and, if the own member leads, starts the next step.
     async fn decide(&mut self) {
         self.note_timing();
-        let departed = self.record.departed();
-        let Some(wish) = self.wish().filter(|_| !departed) else {
+        let rests = self.at_rest();
+        let Some(wish) = self.wish().filter(|_| !rests) else {
             self.last.view = None;
-            self.last.attention = !departed;
+            self.last.attention = !rests;
             return;
         };
         let view = self.view(&wish);

@@ -198,6 +198,7 @@ impl<W: World> Federation<W> {
         SiteObservation {
             site: self.names.site.clone(),
             spec: self.own.as_ref().map(|own| own.digest),
+            deleted: self.deleted,
             record: Arc::new(summary),
             members: self.local_members(&reports),
             offers: layout

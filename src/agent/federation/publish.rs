@@ -65,6 +65,8 @@ impl<W: World> Federation<W> {
         let wish = self.wish();
         let status = if self.record.departed() {
             status::retired(&self.names, &self.record)
+        } else if self.record.deleted {
+            status::deleted(&self.names, &self.record)
         } else if let Some((view, wish)) = self.last.view.as_ref().zip(wish.as_ref()) {
             status::living(&self.names, &self.record, view, wish, &self.last.decision)
         } else {
@@ -72,7 +74,7 @@ impl<W: World> Federation<W> {
             status::unborn(&self.names, &self.record, &self.sites(), &heard, self.ballot.waits.as_ref())
         };
         let status = match &self.missing {
-            Some(why) => status::without_record(status, &self.no_record(), why),
+            Some(why) => status::without_record(status, &self.why_missing(), why),
             None => status,
         };
         let unknown = self.others().into_iter().find(|site| !self.ports.peers.has(site));

@@ -114,7 +114,8 @@ fn holds(status: &Status, kind: ConditionType) -> bool {
 }
 
 fn mood(status: &Status) -> Mood {
-    if status.reason.as_ref().is_some_and(|reason| reason.code == Code::Retired) {
+    let at_rest = |code| matches!(code, Code::Retired | Code::Deleted);
+    if status.reason.as_ref().is_some_and(|reason| at_rest(reason.code)) {
         Mood::Out
     } else if status.members.is_empty() {
         Mood::NotBorn
@@ -133,6 +134,9 @@ fn headline(status: &Status) -> String {
     let voters = format!("{} of {} alive, {} needed", now.alive, count(now.voters, "voter"), now.quorum);
     let missing = missing(status);
     match mood(status) {
+        Mood::Out if status.reason.as_ref().is_some_and(|reason| reason.code == Code::Deleted) => {
+            format!("DELETED: no member runs at {}; its data are kept", status.observed_from)
+        }
         Mood::Out => {
             format!("TAKEN OUT: no member runs at {}; its volumes are kept", status.observed_from)
         }

@@ -295,6 +295,9 @@ pub struct RecordSummary {
     /// Sites that had a part once and are not named by the effective spec.
     #[serde(default)]
     pub former: Vec<SiteName>,
+    /// It has concluded that the federation was deleted everywhere, and stopped its members.
+    #[serde(default)]
+    pub deleted: bool,
 }
 
 impl RecordSummary {
@@ -322,6 +325,9 @@ pub struct SiteObservation {
     pub site: SiteName,
     /// Digest of the spec in its own CR; none if it has no CR.
     pub spec: Option<Digest>,
+    /// Its CR was deleted. Without a CR and without this nobody knows why there is none.
+    #[serde(default)]
+    pub deleted: bool,
     /// Its durable record.
     pub record: Arc<RecordSummary>,
     /// Its own members.
@@ -357,6 +363,7 @@ impl SiteObservation {
         Self {
             site,
             spec: None,
+            deleted: false,
             record: Arc::default(),
             members: Vec::new(),
             offers: Vec::new(),

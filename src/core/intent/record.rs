@@ -66,6 +66,9 @@ pub struct Record {
     /// Sites of earlier effective specs that the present one does not name: they are told so when they come back.
     #[serde(default)]
     pub former: BTreeSet<SiteName>,
+    /// The `FederatedEtcd` was deleted in every site: the members are stopped until it is there again.
+    #[serde(default)]
+    pub deleted: bool,
 }
 
 /// What an agent knows beside its record when it answers a proposal.
@@ -98,6 +101,7 @@ impl Record {
             seeds: BTreeSet::new(),
             retired: None,
             former: BTreeSet::new(),
+            deleted: false,
         }
     }
 
@@ -131,6 +135,7 @@ impl Record {
             missing: false,
             retired: self.retired.is_some(),
             former: self.former.iter().cloned().collect(),
+            deleted: self.deleted,
         }
     }
 

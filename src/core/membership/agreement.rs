@@ -3,6 +3,7 @@
 use crate::federation::view::{SiteView, View, Wish};
 use crate::id::Digest;
 use crate::membership::quorum::quorum;
+use crate::reason::Code;
 
 /// The digest that the CRs of sites with a quorum of the voters hold, if there is one: it may become effective, whatever
 /// the CR beside the leader says.
@@ -16,9 +17,10 @@ pub fn held_by_quorum(view: &View) -> Option<Digest> {
     digests.into_iter().find(|digest| held(*digest) >= need)
 }
 
-/// The first site of the effective spec that is heard and does not hold the spec that most of them hold. Of two halves
-/// the one with the effective spec is right, else the one with the first site by name.
-pub fn differing<'a>(view: &'a View, wish: &Wish) -> Option<&'a SiteView> {
+/// The first site of the effective spec that is heard and does not hold the spec that most of them hold, and what is wrong
+/// with it. Of two halves the one with the effective spec is right, else the one with the first site by name; a site with a
+/// spec is right before any number without one.
+pub fn differing<'a>(view: &'a View, wish: &Wish) -> Option<(&'a SiteView, Code)> {
     let in_wish = |site: &&SiteView| wish.slots.iter().any(|slot| slot.site == site.name);
     let heard = || view.sites.iter().filter(|site| site.heard()).filter(in_wish);
     let spec = |site: &SiteView| site.observation.as_ref().and_then(|o| o.spec);
@@ -27,11 +29,17 @@ pub fn differing<'a>(view: &'a View, wish: &Wish) -> Option<&'a SiteView> {
     let weight = |site: &SiteView| {
         let said = spec(site);
         let holders = heard().filter(|other| spec(other) == said).count();
-        (holders, effective.is_some() && said == effective, said.is_some())
+        (said.is_some(), holders, effective.is_some() && said == effective)
     };
     // `max_by_key` takes the last of equals, the first by name is wanted.
     let most = heard().rev().max_by_key(|site| weight(site)).map(spec)?;
-    heard().find(|site| spec(site) != most)
+    let wrong = heard().find(|site| spec(site) != most || most.is_none())?;
+    let code = match &wrong.observation {
+        Some(o) if o.spec.is_some() => Code::SpecDrift,
+        Some(o) if o.deleted => Code::SpecDeleted,
+        _ => Code::SpecAbsent,
+    };
+    Some((wrong, code))
 }
 
 #[cfg(test)]
@@ -41,7 +49,7 @@ mod tests {
 
     fn named(facts: &str) -> Option<String> {
         let story = Story::read(facts);
-        differing(&story.view(), &story.wish()).map(|site| site.name.to_string())
+        differing(&story.view(), &story.wish()).map(|(site, _)| site.name.to_string())
     }
 
     #[test]
@@ -57,6 +65,24 @@ mod tests {
         assert_eq!(named(&leaving), None, "south is not in the effective spec any more");
         let two = "wish east west\nmember 1 east leader\nmember 2 west\ndrift east";
         assert_eq!(named(two).as_deref(), Some("west"), "of two halves the first by name");
+    }
+
+    #[test]
+    fn a_site_without_a_spec_is_told_from_one_with_another() {
+        let story = Story::read("wish east west north\nmember 1 east leader\nmember 2 west\nmember 3 north");
+        let without = |gone: &[&str], deleted: bool| {
+            let mut view = story.view();
+            for site in view.sites.iter_mut().filter(|site| gone.contains(&site.name.as_str())) {
+                let observation = std::sync::Arc::make_mut(site.observation.as_mut().unwrap());
+                (observation.spec, observation.deleted) = (None, deleted);
+            }
+            differing(&view, &story.wish()).map(|(site, code)| (site.name.to_string(), code))
+        };
+        assert_eq!(without(&["east"], false), Some(("east".to_owned(), Code::SpecAbsent)));
+        assert_eq!(without(&["west"], true), Some(("west".to_owned(), Code::SpecDeleted)));
+        let gone = without(&["north", "west"], true);
+        assert_eq!(gone, Some(("north".to_owned(), Code::SpecDeleted)), "east still has one");
+        assert_eq!(without(&["east", "north", "west"], true), Some(("east".to_owned(), Code::SpecDeleted)));
     }
 
     #[test]

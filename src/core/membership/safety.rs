@@ -519,7 +519,7 @@ fn mixed_versions(view: &View) -> Option<&MemberView> {
 /// The agents that are heard, of sites of the effective spec, must hold one spec.
 pub fn i13_spec_drift(view: &View, wish: &Wish) -> Verdict {
     match agreement::differing(view, wish) {
-        Some(site) => Err(Reason::new(Code::SpecDrift).site(&site.name)),
+        Some((site, difference)) => Err(Reason::new(difference).site(&site.name)),
         None => Ok(()),
     }
 }

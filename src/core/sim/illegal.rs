@@ -152,7 +152,7 @@ fn calm(view: &View) -> Option<View> {
         site.age_ms = Some(0);
         let observation = Arc::make_mut(site.observation.as_mut()?);
         observation.maintenance = false;
-        observation.spec = None;
+        observation.spec = Some(crate::id::Digest([0; 32]));
         observation.backup_age_s = Some(0);
         Arc::make_mut(&mut observation.record).intent = None;
     }

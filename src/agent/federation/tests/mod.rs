@@ -1,5 +1,6 @@
 //! The loop with fakes: deadlines are conditions, time is paused.
 
+mod deletion;
 mod leaving;
 mod world;
 
@@ -168,7 +169,7 @@ async fn a_manifest_that_is_gone_stops_nothing() {
     let status = sites.get("east").handle.snapshot().status.clone();
     let agreed =
         status.conditions.iter().find(|c| c.kind == quorate_core::condition::ConditionType::SpecAgreed);
-    assert_eq!(agreed.unwrap().reason, "SpecDrift");
+    assert_eq!(agreed.unwrap().reason, "SpecAbsent");
     assert_eq!(status.arithmetic.alive, 3);
 }
 

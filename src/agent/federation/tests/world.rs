@@ -227,6 +227,8 @@ pub(super) struct FakeRuntime {
     reports: Mutex<BTreeMap<Slot, MemberReport>>,
     version: watch::Sender<u64>,
     archive: Mutex<Vec<String>>,
+    /// Volumes without a supervisor.
+    shelf: Mutex<BTreeMap<Slot, MemberReport>>,
 }
 
 impl FakeRuntime {
@@ -308,6 +310,10 @@ impl Runtime for FakeRuntime {
     }
 
     async fn supervise(&self, wanted: &Supervised) -> Result<(), Fault> {
+        if let Some(report) = self.shelf.lock().unwrap().remove(&wanted.slot) {
+            self.set(report);
+            self.power(true);
+        }
         if !self.reports.lock().unwrap().contains_key(&wanted.slot) {
             self.set(waiting(&wanted.slot));
         }
@@ -368,7 +374,13 @@ impl Runtime for FakeRuntime {
     }
 
     async fn retire(&self, slot: &Slot) -> Result<(), Fault> {
-        self.reports.lock().unwrap().remove(slot);
+        if let Some(member) = self.member(slot) {
+            self.net.cluster().running.remove(&member);
+        }
+        if let Some(report) = self.reports.lock().unwrap().remove(slot) {
+            self.shelf.lock().unwrap().insert(slot.clone(), report);
+        }
+        self.version.send_modify(|version| *version += 1);
         Ok(())
     }
 
@@ -660,6 +672,13 @@ impl Sites {
         self.get(name).handle.tell(Message::Spec(Some(manifest(names)))).await;
     }
 
+    /// The same, without its manifest being read yet.
+    pub(super) async fn restart_bare(&mut self, name: &str) {
+        let old = self.running.remove(&site(name)).unwrap();
+        old.drain.start();
+        self.add(name, old.records, Some(old.runtime)).await;
+    }
+
     async fn add(&mut self, name: &str, records: Arc<FakeRecords>, runtime: Option<Arc<FakeRuntime>>) {
         let (me, drain, net) = (site(name), Drain::new(), Arc::clone(&self.net));
         let fresh = || FakeRuntime {
@@ -667,6 +686,7 @@ impl Sites {
             reports: Mutex::default(),
             version: watch::Sender::new(1),
             archive: Mutex::default(),
+            shelf: Mutex::default(),
         };
         let runtime = runtime.unwrap_or_else(|| Arc::new(fresh()));
         let peers = FakePeers {

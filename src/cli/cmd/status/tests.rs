@@ -75,16 +75,16 @@ pub(in crate::cmd) fn unborn() -> Status {
     })
 }
 
-/// This site was taken out, and nothing of it runs here any more.
-fn retired() -> Status {
+/// Nothing of it runs here, and nothing is to.
+fn at_rest(code: &str) -> Status {
     fixture(|status| {
         status.members.clear();
         status.sites.clear();
         status.arithmetic = quorate_core::condition::ArithmeticStatus::default();
         (status.leader, status.executor) = (None, None);
         status.conditions.retain(|c| matches!(c.kind, ConditionType::Ready | ConditionType::Quorate));
-        set(status, ConditionType::Quorate, ConditionStatus::Unknown, "Retired", "");
-        reason(status, serde_json::json!({"code": "Retired", "site": "east"}));
+        set(status, ConditionType::Quorate, ConditionStatus::Unknown, code, "");
+        reason(status, serde_json::json!({"code": code, "site": "east"}));
     })
 }
 
@@ -128,7 +128,8 @@ fn one_federation_in_every_mood() {
     insta::assert_snapshot!("stopped", detail(&stopped(), false));
     insta::assert_snapshot!("unborn", detail(&unborn(), false));
     insta::assert_snapshot!("moving", detail(&moving(), false));
-    insta::assert_snapshot!("retired", detail(&retired(), false));
+    insta::assert_snapshot!("retired", detail(&at_rest("Retired"), false));
+    insta::assert_snapshot!("deleted", detail(&at_rest("Deleted"), false));
     let mut leaderless = stopped();
     leaderless.sites.iter_mut().for_each(|site| site.reachable = true);
     insta::assert_snapshot!("stopped_for_sure", detail(&leaderless, false));
