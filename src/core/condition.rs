@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::federation::member::Process;
-use crate::federation::observed::LocalMember;
+use crate::federation::observed::{LocalMember, SiteObservation};
 use crate::federation::view::{Life, View, Wish};
-use crate::id::{Digest, Epoch, Generation, SiteName, Slot, Uid};
+use crate::id::{Digest, Epoch, Generation, MemberId, SiteName, Slot, Uid};
 use crate::membership::plan::Planned;
 use crate::membership::quorum::{arithmetic, at_risk};
 use crate::membership::step::{Decision, Step, StepKind};
@@ -362,13 +362,44 @@ fn deletion_waits(view: &View) -> Option<Reason> {
     Some(Reason::new(Code::DeletionWaits).site(&site.name))
 }
 
+/// A reaches B, B reaches C, A does not reach C (safety.md 9). Told by fresh rows of sites that are heard, so that neither
+/// a silent site nor a dead member is taken for a broken link; `None` if there is no such pair.
+fn non_transitive(view: &View) -> Option<(&SiteName, &SiteName)> {
+    let rows = || view.sites.iter().filter(|site| site.heard()).filter_map(|s| s.observation.as_deref());
+    let fresh = |o: &SiteObservation, id: MemberId| o.link(id).filter(|link| !link.stale).cloned();
+    // Who dies is missed by everybody, only not in the same moment: one miss is enough to say nothing.
+    let good =
+        |o: &SiteObservation, id: MemberId| fresh(o, id).is_some_and(|link| link.up() && link.misses == 0);
+    rows().find_map(|from| {
+        let cut = view.members.iter().find(|m| {
+            let seen_by = |other: &SiteObservation| {
+                other.site != from.site && m.site() != Some(&other.site) && good(other, m.id)
+            };
+            let down = fresh(from, m.id).is_some_and(|link| !link.up());
+            m.site() != Some(&from.site) && down && rows().any(seen_by)
+        });
+        Some((&from.site, cut?.site()?))
+    })
+}
+
 fn peers_reachable(view: &View) -> Condition {
     use ConditionType::PeersReachable;
+    if let Some((from, to)) = non_transitive(view) {
+        let mut condition =
+            from_reason(PeersReachable, false, &Reason::new(Code::NonTransitivePartition).site(from));
+        condition.message = format!("{} (not {to})", condition.message);
+        return condition;
+    }
     match view.sites.iter().find(|site| !site.heard()) {
         Some(site) => {
-            let reason =
-                Reason::new(Code::PeerUnreachable).site(&site.name).numbers(site.age_ms.unwrap_or(0), 0);
-            from_reason(PeersReachable, false, &reason)
+            let reason = Reason::new(Code::PeerUnreachable).site(&site.name);
+            match site.age_ms {
+                Some(age) => from_reason(PeersReachable, false, &reason.numbers(age, 0)),
+                None => {
+                    let message = format!("the agent of site {} was not heard yet", site.name);
+                    condition(PeersReachable, false, reason.code.name(), message)
+                }
+            }
         }
         None => condition(PeersReachable, true, "AllHeard", "all agents are heard".to_owned()),
     }
@@ -477,4 +508,53 @@ fn step_words(step: &Step, place: Option<&Slot>, invented: bool) -> String {
 /// The names of sites, for messages.
 pub fn names<'a>(sites: impl Iterator<Item = &'a SiteName>) -> String {
     sites.map(SiteName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::membership::scenario::Story;
+
+    const STORY: &str = "wish east west north\nmember 1 east leader\nmember 2 west\nmember 3 north";
+
+    fn view(changes: &[(&str, u64, u32)]) -> View {
+        let mut view = Story::read(STORY).view();
+        for (site, member, misses) in changes {
+            let site = view.sites.iter_mut().find(|s| s.name.as_str() == *site).unwrap();
+            let observation = Arc::make_mut(site.observation.as_mut().unwrap());
+            let link = observation.links.iter_mut().find(|link| link.member.0 == *member).unwrap();
+            (link.misses, link.good_ms) = (*misses, 0);
+        }
+        view
+    }
+
+    fn told(view: &View) -> (String, String) {
+        let condition = peers_reachable(view);
+        (condition.reason, condition.message)
+    }
+
+    #[test]
+    fn one_broken_link_is_told_apart_from_a_silent_site_and_a_dead_member() {
+        assert_eq!(told(&view(&[])).0, "AllHeard");
+        // East does not reach west, and north reaches both.
+        let (reason, message) = told(&view(&[("east", 2, 3)]));
+        assert_eq!(reason, "NonTransitivePartition");
+        assert_eq!(message, "NonTransitivePartition: site east reaches some sites but not others (not west)");
+        // A miss or two are none.
+        assert_eq!(told(&view(&[("east", 2, 2)])).0, "AllHeard");
+        // Nobody reaches it: it is down, not cut off. The others notice a moment later.
+        assert_eq!(told(&view(&[("east", 2, 3), ("north", 2, 3)])).0, "AllHeard");
+        assert_eq!(told(&view(&[("east", 2, 3), ("north", 2, 1)])).0, "AllHeard");
+        // A site that is silent says nothing of its links now.
+        let mut silent = view(&[("east", 2, 3)]);
+        let mut heard = |age_ms| {
+            silent.sites.iter_mut().find(|s| s.name.as_str() == "north").unwrap().age_ms = age_ms;
+            told(&silent)
+        };
+        assert_eq!(heard(Some(60_000)).0, "PeerUnreachable");
+        assert!(heard(Some(60_000)).1.ends_with("the agent of site north was last heard 60000 ms ago"));
+        assert_eq!(heard(None).1, "the agent of site north was not heard yet");
+    }
 }

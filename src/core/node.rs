@@ -192,16 +192,25 @@ fn ran(i: &Incarnation, report: Option<&MemberReport>) -> bool {
         || report.and_then(|r| r.incarnation.as_ref()).is_some_and(started)
 }
 
-/// Its id was removed: a resolution said so, or a linearizable list of a later term than the incarnation has seen
-/// does not name it.
+/// Its id was removed: a resolution said so, or a linearizable list that is younger than its addition does not name it:
+/// one of a later term than the incarnation has seen, or, once it was seen as a voter, one of the same term.
 fn removed(l: Local<'_>, i: &Incarnation) -> bool {
     let Some(id) = i.member else { return false };
     if l.record.removed.contains(&id) {
         return true;
     }
-    // A list that is not younger than the incarnation's own knowledge proves nothing.
+    // A list that is not younger than the incarnation's own knowledge proves nothing: it may be from before the addition.
+    // That a member votes was read in an earlier list of this leader, or of one before.
     l.list.is_some_and(|(list, term)| {
-        list.get(id).is_none() && term > i.mark.term && i.state >= IncarnationState::Started
+        let younger = match i.state {
+            IncarnationState::Planned | IncarnationState::Added => false,
+            IncarnationState::Started => term > i.mark.term,
+            IncarnationState::Voter
+            | IncarnationState::Removing
+            | IncarnationState::Removed
+            | IncarnationState::Lost => term >= i.mark.term,
+        };
+        list.get(id).is_none() && younger
     })
 }
 
@@ -512,6 +521,22 @@ mod tests {
         record.deleted = false;
         assert_eq!(run(&record, &names, None, &[]), Some(LocalAction::Supervise(slot("west"))));
         assert_eq!(run(&record, &names, None, &running), None);
+    }
+
+    /// Somebody else removed it while it was down, and nobody's term has moved since (S05, S06).
+    #[test]
+    fn a_voter_that_no_list_names_is_removed_and_a_learner_only_by_a_later_term() {
+        let l = list(&[(1, "east", false), (3, "north", false)]);
+        let removed = |state, term| {
+            let i = life(state, 2, Mark { term: Term(5), index: Index(500) }, true);
+            let report = report(&slot("west"), Process::Exited, Some(i.clone()), None);
+            let names = ["east", "north", "west"];
+            let action = run(&record(Some(i.clone())), &names, Some((&l, Term(term))), &[report]);
+            action == Some(LocalAction::Mark(i.id, IncarnationState::Removed))
+        };
+        let (voter, learner) = (IncarnationState::Voter, IncarnationState::Started);
+        assert_eq!([4, 5, 6].map(|term| removed(voter, term)), [false, true, true]);
+        assert_eq!([4, 5, 6].map(|term| removed(learner, term)), [false, false, true]);
     }
 
     /// Removed or lost in a slot that is no longer wanted: stopped and archived also after a restart of the agent.
