@@ -247,7 +247,8 @@ impl Stage {
         let lines = commands(&std::fs::read_to_string(&path)?);
         assert!(lines.len() > 5, "{page} has {} commands", lines.len());
         for line in lines {
-            let sites = if line.place == "all" { all } else { std::slice::from_ref(&line.place.as_str()) };
+            let own = [line.place.as_str()];
+            let sites = if line.place == "all" { all } else { &own };
             for site in sites {
                 self.line(site, &line).await.with_context(|| format!("{page}: {site}$ {}", line.command))?;
             }

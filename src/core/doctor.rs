@@ -339,7 +339,7 @@ fn conditions(status: &Status) -> Vec<Finding> {
             T::Quorate | T::DivergentData | T::DataLost => {
                 (if *kind == T::Quorate { ConditionStatus::False } else { ConditionStatus::True }, Severity::Error)
             }
-            T::QuorumAtRisk | T::Frozen => (ConditionStatus::True, Severity::Warning),
+            T::QuorumAtRisk | T::Frozen | T::SlowFailover => (ConditionStatus::True, Severity::Warning),
             T::AllMembersReady | T::TrustReady => (ConditionStatus::False, Severity::Warning),
             // Backups are not there yet, and every status says so.
             T::BackupReady

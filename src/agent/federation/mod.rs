@@ -34,7 +34,7 @@ use quorate_core::federation::distance;
 use quorate_core::federation::layout::Layout;
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::track::{Frame, Tracker};
-use quorate_core::federation::view::{View, Wish};
+use quorate_core::federation::view::{Pending, View, Wish};
 use quorate_core::id::{Digest, PeerUrl, SiteName, Slot};
 use quorate_core::intent::record::Record;
 use quorate_core::membership::plan;

@@ -150,6 +150,13 @@ impl Code {
             }
             Self::TooFar => "its learner stays a learner, which no quorum counts",
             Self::SlowFailover => "nothing: the timers follow from the distance of the sites",
+            Self::NameTaken => "nothing is begun, and the federation that is there goes on",
+            Self::VolumesWithoutRecord => "no etcd is started on these volumes or beside them, and nothing is moved or deleted",
+            Self::SpecAbsent | Self::SpecDeleted => {
+                "members go on serving; membership steps wait until the sites agree again"
+            }
+            Self::DeletionWaits => "the members go on serving, and the agent asks the other sites again and again",
+            Self::Deleted => "etcd is stopped, record and data stay; it starts where it was once the file is back",
             Self::AsWished => "it goes on looking",
             Self::Starting => {
                 "it waits until etcd answers and follows the leader; a process that ends is started again"
@@ -216,7 +223,16 @@ impl Code {
             | Self::MeasuringDistance
             | Self::TooFar
             | Self::SlowFailover => Topic::Mesh,
-            Self::SpecMismatch | Self::SpecDrift | Self::ActivationPending | Self::Retired => Topic::Spec,
+            Self::SpecMismatch
+            | Self::SpecDrift
+            | Self::SpecAbsent
+            | Self::SpecDeleted
+            | Self::DeletionWaits
+            | Self::Deleted
+            | Self::NameTaken
+            | Self::VolumesWithoutRecord
+            | Self::ActivationPending
+            | Self::Retired => Topic::Spec,
             Self::IntentUnresolved
             | Self::UrlTooFresh
             | Self::TooSoon
