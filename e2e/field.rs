@@ -15,6 +15,7 @@ use quorate_cli::demo::writer::Writer;
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::etcd::EtcdClient;
+use serde::Deserialize;
 use tokio::process::Command;
 
 use crate::net::{self, Net};
@@ -48,6 +49,19 @@ pub struct Field {
     pub net: Option<Arc<Net>>,
     drain: Drain,
     folder: tempfile::TempDir,
+}
+
+/// A transition as an agent's log has it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Told {
+    /// When, on the clock of the machine, in a form that sorts.
+    pub timestamp: String,
+    /// The site that told it.
+    pub site: String,
+    /// One word.
+    pub event: String,
+    /// The sentence.
+    pub message: String,
 }
 
 /// The binary under test: `QUORATE_BIN`, or built now.
@@ -341,6 +355,18 @@ impl Field {
             bail!("more or less than one cluster id was seen: {:?}", self.watch.cluster_ids());
         }
         Ok(outcome)
+    }
+
+    /// All transitions that the agents have reported, in the order of time; also those of agents that have ended since.
+    pub fn history(&self) -> Vec<Told> {
+        let mut all = Vec::new();
+        for site in &self.mesh.sites {
+            // No log yet, or a last line that is being written: nothing was told.
+            let text = std::fs::read_to_string(site.log()).unwrap_or_default();
+            all.extend(text.lines().filter_map(|line| serde_json::from_str::<Told>(line).ok()));
+        }
+        all.sort_by(|a, b| a.timestamp.cmp(&b.timestamp));
+        all
     }
 
     /// Waits until some status has said all of these words in one sentence, since [`Watch::from_now`].

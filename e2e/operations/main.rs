@@ -1,6 +1,16 @@
 //! The whole life of an etcd, each operation with a writer running.
 
+mod birth;
+mod course;
+mod cuts;
+mod drift;
+mod executor;
+mod outage;
+mod pulse;
+mod replace;
+mod restart;
 mod size;
+mod swap;
 
 use std::process::ExitCode;
 
@@ -8,6 +18,17 @@ use anyhow::Result;
 use quorate_e2e::suite::{self, Case};
 
 fn main() -> Result<ExitCode> {
-    let cases: Vec<Case> = [size::CASES].concat();
+    let cases: Vec<Case> = [
+        birth::CASES,
+        size::CASES,
+        replace::CASES,
+        swap::CASES,
+        outage::CASES,
+        restart::CASES,
+        executor::CASES,
+        cuts::CASES,
+        drift::CASES,
+    ]
+    .concat();
     suite::main("operations", cases.leak(), &[])
 }

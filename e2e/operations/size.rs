@@ -1,30 +1,56 @@
 //! Growing and shrinking.
 
-use anyhow::Result;
-use quorate_e2e::suite::{ALL, Case, Minor, Outcome, on_sites};
+use anyhow::{Result, ensure};
+use quorate_e2e::suite::{Case, Minor, Outcome, on_sites};
 
-pub(crate) const CASES: &[Case] = &[Case {
-    name: "grow_and_shrink::one_three_five_and_back",
-    minors: ALL,
-    short: Some(Minor::V3_6),
-    run: one_three_five_and_back,
-}];
+use crate::course::{Course, case};
+
+pub(crate) const CASES: &[Case] =
+    &[case("grow_and_shrink::one_three_five_and_back", one_three_five_and_back)];
+
+const ALL: [&str; 5] = ["a", "b", "c", "d", "e"];
+const ADD: [&str; 2] = ["LearnerAdded", "LearnerPromoted"];
 
 /// 1-3-5 over five sites, and 5-3-1; one voter only where the spec permits it.
 fn one_three_five_and_back(minor: Minor) -> Result<Outcome> {
-    on_sites(minor, &["a", "b", "c", "d", "e"], &[], |field| async move {
-        let all = ["a", "b", "c", "d", "e"];
-        let one = field.spec(&all[..1], &["members: 1", "allowSingleVoter: true"]);
-        field.raise(&one, 1).await?;
-        let writer = field.writer().await?;
-        let begun = field.clock.elapsed();
-        field.change(&field.spec(&all[..3], &["members: 3"]), 3).await?;
-        field.change(&field.spec(&all, &["members: 5"]), 5).await?;
-        field.change(&field.spec(&all[..3], &["members: 3"]), 3).await?;
-        field.change(&one, 1).await?;
-        let gap = writer.longest_gap(begun, field.clock.elapsed());
-        let mut outcome = field.outcome(&writer).await?;
-        outcome.planned_gap_ms = Some(gap.ms());
-        Ok(outcome)
+    on_sites(minor, &ALL, &[], |field| async move {
+        let one = field.spec(&ALL[..1], &["members: 1", "allowSingleVoter: true"]);
+        let three = field.spec(&ALL[..3], &["members: 3"]);
+        let five = field.spec(&ALL, &["members: 5"]);
+        let unpermitted = field.spec(&ALL[..1], &["members: 1"]);
+        let mut course = Course::begin(field, &one, &["a-0"]).await?;
+
+        let grown = [&["SpecActivated"][..], &ADD, &ADD].concat();
+        course.change(&three, &["a-0", "b-0", "c-0"]).await?;
+        course.took(&grown)?;
+        course.change(&five, &["a-0", "b-0", "c-0", "d-0", "e-0"]).await?;
+        course.took(&grown)?;
+        let shrunk = ["SpecActivated", "VoterRemoved", "VoterRemoved"];
+        course.change(&three, &["a-0", "b-0", "c-0"]).await?;
+        course.took(&shrunk)?;
+
+        // Without the flag the file is refused in each site, and nothing happens.
+        course.mark();
+        let before = course.generation();
+        course.field.apply(&unpermitted)?;
+        for site in ALL {
+            let log = course.field.site(site)?.log();
+            course
+                .for_a("the refusal of one voter", |_| {
+                    let text = std::fs::read_to_string(&log)?;
+                    let refused = |line: &&str| {
+                        line.contains("a manifest cannot be used") && line.contains("allowSingleVoter")
+                    };
+                    Ok(text.lines().find(refused).map(drop))
+                })
+                .await?;
+        }
+        course.writes().await?;
+        ensure!(course.generation() == before, "a spec that was refused became effective");
+        course.untouched()?;
+
+        course.change(&one, &["a-0"]).await?;
+        course.took(&shrunk)?;
+        course.end(&ALL[..1], &["a-0"], 0).await
     })
 }

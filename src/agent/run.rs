@@ -97,6 +97,8 @@ pub async fn run(options: Options, drain: Drain) -> Result<(), Error> {
         trust_domain: config.trust_domain.clone(),
     };
     let state = StateFolder::open(&config.state_dir, &fixed)?;
+    #[cfg(feature = "crash-points")]
+    crate::federation::crash::arm(&config.state_dir);
     let pki = SitePki::open(&config.state_dir, config.site.as_str(), &config.trust_domain)?;
     pki.ensure(&pki::Leaf::Agent, &pki.agent_pair())?;
     let tls = TlsStore::load(Source {

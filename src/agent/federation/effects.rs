@@ -22,6 +22,8 @@ impl<W: World> Federation<W> {
     /// Starts one effect; its answer if that is known at once.
     pub(super) async fn start(&mut self, effect: Effect) -> Option<Answer> {
         let slot = self.run.current.as_ref().map(|run| run.slot.clone())?;
+        #[cfg(feature = "crash-points")]
+        self.crash_point(super::crash::name(&effect), 1);
         match effect {
             Effect::ProveRole => {
                 let (etcd, clock) = (Arc::clone(&self.ports.etcd), Arc::clone(&self.ports.clock));
@@ -113,6 +115,8 @@ impl<W: World> Federation<W> {
             }
             Err(reason) => Err(reason),
         };
+        #[cfg(feature = "crash-points")]
+        self.crash_point("ProposeOwn", 0);
         self.note_own();
         let asked = sites.into_iter().filter(|site| *site != self.names.site).collect();
         let (peers, from, me) = (Arc::clone(&self.ports.peers), self.sender(), self.names.site.clone());
@@ -143,6 +147,8 @@ impl<W: World> Federation<W> {
         let next = self.record.resolve(&resolution);
         // Not durable here: the intent stays open and is judged again.
         self.persist(next).await;
+        #[cfg(feature = "crash-points")]
+        self.crash_point("TellOwn", 0);
         self.note_own();
         self.say();
         asked.extend(self.others());

@@ -42,6 +42,9 @@ pub(super) struct Run {
     /// Waiting for a sample that is younger than this.
     pub(super) look_after: Option<u64>,
     target: Option<Slot>,
+    /// Effects so far.
+    #[cfg(feature = "crash-points")]
+    effects: u32,
 }
 
 impl Runs {
@@ -70,7 +73,15 @@ impl<W: World> Federation<W> {
         let before = arithmetic(view).to_string();
         let mut machine = Executor::new(id);
         let effect = machine.step(Answer::Start);
-        self.run.current = Some(Run { machine, slot, before, look_after: None, target: None });
+        self.run.current = Some(Run {
+            machine,
+            slot,
+            before,
+            look_after: None,
+            target: None,
+            #[cfg(feature = "crash-points")]
+            effects: 0,
+        });
         self.perform(effect).await;
     }
 
@@ -98,6 +109,18 @@ impl<W: World> Federation<W> {
             let Some(run) = &mut self.run.current else { return };
             effect = run.machine.step(answer);
         }
+    }
+
+    /// A test may end the agent here.
+    #[cfg(feature = "crash-points")]
+    pub(super) fn crash_point(&mut self, moment: &str, effect: u32) {
+        let held = self.record.intent.as_ref().filter(|held| held.open()).map(|held| held.intent.kind.name());
+        let planned =
+            self.last.decision.step().map(|step| step.kind.intent().map_or("MoveLeader", |i| i.name()));
+        let Some(run) = &mut self.run.current else { return };
+        run.effects += effect;
+        let step = run.machine.intent().map(|intent| intent.kind.name()).or(held).or(planned);
+        super::crash::reached(step.unwrap_or("none"), run.effects, moment);
     }
 
     /// A sample came in; a run may wait for one that is young enough.

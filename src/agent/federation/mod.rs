@@ -6,6 +6,8 @@
 
 mod answer;
 mod ballot;
+#[cfg(feature = "crash-points")]
+pub(crate) mod crash;
 mod deletion;
 mod effects;
 mod execute;

@@ -1,0 +1,38 @@
+//! A member goes and another one takes its place.
+
+use anyhow::{Result, ensure};
+use quorate_e2e::suite::{Case, Minor, Outcome, on_sites};
+
+use crate::course::{Course, case};
+
+pub(crate) const CASES: &[Case] = &[case("replace_lost::a_follower_and_then_the_leader", lost)];
+
+const SITES: [&str; 3] = ["east", "north", "west"];
+const SLOTS: [&str; 3] = ["east-0", "north-0", "west-0"];
+
+/// The data of a member are lost, first those of a follower, then those of the leader.
+fn lost(minor: Minor) -> Result<Outcome> {
+    on_sites(minor, &SITES, &[], |field| async move {
+        let spec = field.spec(&SITES, &[]);
+        let mut course = Course::begin(field, &spec, &SLOTS).await?;
+        for leader in [false, true] {
+            let leading = course.field.leader().await?;
+            let site = if leader { leading } else { course.field.other_than(&[&leading])? };
+            let slot = format!("{site}-0");
+            let (old, begun) = (course.id(&slot)?, course.now());
+            course.mark();
+            course.wipe(&site)?;
+            course.said(&["DataLost=True", &old, &site]).await?;
+            course.until("another member there", |_| course.id(&slot).is_ok_and(|id| id != old)).await?;
+            course.settled(&course.field.sites, &SLOTS).await?;
+            // A dead member goes first: etcd adds nobody while one of three is missing.
+            course.took(&["VoterRemoved", "LearnerAdded", "LearnerPromoted"])?;
+            ensure!(!course.field.members().contains(&old), "{old} is still listed");
+            // The death of a leader is no planned gap; what follows is.
+            if !leader {
+                course.planned_since(begun);
+            }
+        }
+        course.end(&SITES, &SLOTS, 0).await
+    })
+}
