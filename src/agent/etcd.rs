@@ -54,7 +54,7 @@ pub struct EtcdPorts {
     clients: Mutex<BTreeMap<Slot, EtcdClient>>,
     /// Probes and hashes have connections of their own: hashing takes long, and a probe must not wait for it.
     peer_ports: Mutex<BTreeMap<(PeerUrl, Use), Arc<PeerPort>>>,
-    endpoints: Mutex<Vec<String>>,
+    endpoints: Mutex<Vec<(MemberId, String)>>,
     /// Good looks: while nothing was proposed since, the list is the same and need not be asked for again.
     good: Mutex<BTreeMap<Slot, (Status, Clock)>>,
 }
@@ -176,10 +176,9 @@ impl Etcd for EtcdPorts {
         // A learner refuses this: what it knows of the list decides nothing.
         let list = list.ok();
         if let Some(list) = &list {
-            let mut urls: Vec<String> =
-                list.members.iter().flat_map(|m| m.client_urls.iter().cloned()).collect();
-            urls.sort();
-            *lock(&self.endpoints) = urls;
+            let urls =
+                list.members.iter().flat_map(|m| m.client_urls.iter().map(|url| (MemberId(m.id), url)));
+            *lock(&self.endpoints) = urls.map(|(id, url)| (id, url.clone())).collect();
         }
         let seen = seen(&status, list.as_ref(), ready);
         if seen.ready && seen.list.is_some() {
@@ -248,7 +247,7 @@ impl Etcd for EtcdPorts {
         }
     }
 
-    fn endpoints(&self) -> Vec<String> {
+    fn endpoints(&self) -> Vec<(MemberId, String)> {
         lock(&self.endpoints).clone()
     }
 }

@@ -59,7 +59,7 @@ pub trait Etcd: Send + Sync + 'static {
     fn peer_hash(&self, target: &Target, revision: Revision)
     -> impl Future<Output = Option<DataHash>> + Send;
     /// The client URLs of all members, as an own member listed them last.
-    fn endpoints(&self) -> Vec<String>;
+    fn endpoints(&self) -> Vec<(MemberId, String)>;
 }
 
 /// What a supervisor is started with.

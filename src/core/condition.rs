@@ -212,7 +212,7 @@ pub struct Status {
     pub sites: Vec<SiteStatus>,
     /// Backups.
     pub backup: BackupStatus,
-    /// Client endpoints of all members.
+    /// Client endpoints of the voters; those that the spec takes out come last. See [`endpoints`].
     pub endpoints: Vec<String>,
 }
 
@@ -223,6 +223,17 @@ fn condition(kind: ConditionType, good: bool, reason: &str, message: String) -> 
 
 fn from_reason(kind: ConditionType, status: bool, reason: &Reason) -> Condition {
     condition(kind, status, reason.code.name(), reason.to_string())
+}
+
+/// Where clients should go: learners serve no writes, so they are left out, and who is about to leave comes last, so that
+/// clients go elsewhere while it still serves. `told` are the client URLs as a member lists them.
+pub fn endpoints(view: &View, wish: &Wish, told: &[(MemberId, String)]) -> Vec<String> {
+    let voter = |id: MemberId| view.member(id).is_some_and(|m| !m.learner);
+    let leaves = |id: MemberId| crate::membership::safety::leaving(view, wish).any(|m| m.id == id);
+    let mut all: Vec<(bool, &String)> =
+        told.iter().filter(|(id, _)| voter(*id)).map(|(id, url)| (leaves(*id), url)).collect();
+    all.sort();
+    all.into_iter().map(|(_, url)| url.clone()).collect()
 }
 
 /// Arithmetic for people.
@@ -556,5 +567,19 @@ mod tests {
         assert_eq!(heard(Some(60_000)).0, "PeerUnreachable");
         assert!(heard(Some(60_000)).1.ends_with("the agent of site north was last heard 60000 ms ago"));
         assert_eq!(heard(None).1, "the agent of site north was not heard yet");
+    }
+
+    #[test]
+    fn clients_go_to_voters_and_to_those_that_leave_last() {
+        let told: Vec<(MemberId, String)> = (1..=5).map(|n| (MemberId(n), format!("https://{n}"))).collect();
+        let urls = |facts: &str| {
+            let story = Story::read(facts);
+            endpoints(&story.view(), &story.wish(), &told).join(" ")
+        };
+        let members = "member 1 east leader\nmember 2 west\nmember 3 north\nmember 4 south learner";
+        assert_eq!(urls(&format!("wish east west north\n{members}")), "https://1 https://2 https://3");
+        assert_eq!(urls(&format!("wish west north south\n{members}")), "https://2 https://3 https://1");
+        let all = "wish centre coast\nmember 1 east leader\nmember 2 west";
+        assert_eq!(urls(all), "https://1 https://2");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quorate_core::condition::endpoints;
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::id::{MemberId, SiteName};
 
@@ -82,7 +83,11 @@ impl<W: World> Federation<W> {
             Some(site) => status::without_peer(status, &site),
             None => status,
         };
-        let status = quorate_core::condition::Status { endpoints: self.ports.etcd.endpoints(), ..status };
+        let endpoints = match (&self.last.view, &wish) {
+            (Some(view), Some(wish)) => endpoints(view, wish, &self.ports.etcd.endpoints()),
+            _ => Vec::new(),
+        };
+        let status = quorate_core::condition::Status { endpoints, ..status };
         self.metrics.federation(&status);
         let snapshot = Snapshot {
             status,

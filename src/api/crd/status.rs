@@ -77,7 +77,7 @@ pub struct FederatedEtcdStatus {
     /// Backups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<Backup>,
-    /// Client endpoints of all members.
+    /// Client endpoints of the voters; those that the spec takes out come last.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub endpoints: Vec<String>,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use super::guide::Guide;
 use super::mesh::{CLIENT_PORT, Site};
 use super::watch::{Watch, settled, table};
 use super::writer::Writer;
@@ -22,6 +23,7 @@ pub(super) async fn run(stage: &Stage) -> Result<ExitCode> {
     stage.raise().await?;
     let watch = Watch::start(mesh, FEDERATION, Some(story));
     let writer = Writer::start(stage.clients().await?, *clock);
+    let _guide = Guide::start(mesh, &watch, &writer);
     let statuses =
         watch.until("three settled voters", SETTLED, |now| settled(now, sites, sites.len())).await?;
     let status = statuses.values().next().context("no status")?;

@@ -30,8 +30,9 @@ pub const NAMESPACE: &str = "demo";
 pub const MESH_PORT: u16 = 8443;
 /// The client port of the first member of a site.
 pub const CLIENT_PORT: u16 = 2379;
-/// What the first member of a site and its agent bind.
-const PORTS: [u16; 7] = [MESH_PORT, 8444, 8080, 8081, CLIENT_PORT, 2380, 2381];
+/// What the first two members of a site and its agent bind.
+const PORTS: [u16; 12] =
+    [MESH_PORT, 8080, 8444, 8081, CLIENT_PORT, 2380, 2381, 8454, 8091, CLIENT_PORT + 10, 2390, 2391];
 /// The federations whose members have a name, and how many members of a site have one.
 const FEDERATIONS: [&str; 2] = ["main", "second"];
 const ORDINALS: u32 = 8;
@@ -378,6 +379,13 @@ impl Mesh {
     }
 }
 
+/// A `FederatedEtcd` with so many voters at each of these sites.
+pub fn spread(name: &str, sites: &[(&str, usize)]) -> String {
+    let clusters: Vec<String> =
+        sites.iter().map(|(site, voters)| format!("{{name: {site}, members: {voters}}}")).collect();
+    manifest(name, &[]).replace("clusters: []", &format!("clusters: [{}]", clusters.join(", ")))
+}
+
 /// A `FederatedEtcd` over these sites.
 pub fn manifest(name: &str, sites: &[String]) -> String {
     let clusters: Vec<String> = sites.iter().map(|site| format!("{{name: {site}}}")).collect();
@@ -503,6 +511,15 @@ mod tests {
         spec:
           clusters: [{name: east}, {name: west}, {name: north}]
         ");
+    }
+
+    #[test]
+    fn voters_by_site() {
+        let text = spread("main", &[("east", 2), ("south", 1)]);
+        assert!(
+            text.ends_with("spec:\n  clusters: [{name: east, members: 2}, {name: south, members: 1}]\n"),
+            "{text}"
+        );
     }
 
     #[test]

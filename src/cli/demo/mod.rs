@@ -5,6 +5,7 @@
 //! The parts are public because the end-to-end tests use them too.
 
 pub mod bare;
+pub mod guide;
 mod live;
 pub mod mesh;
 pub mod namespace;

@@ -145,6 +145,12 @@ impl Watch {
         }
     }
 
+    /// Waits until somebody was looked at again.
+    pub async fn looked(&self) {
+        // Either way it is looked at again.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.changed.notified()).await;
+    }
+
     /// How things stand, for people.
     pub fn describe(&self) -> String {
         let seen = self.seen();
@@ -265,6 +271,24 @@ pub fn settled(statuses: &Statuses, sites: &[String], voters: usize) -> bool {
         })
     });
     all && members.len() == 1 && statuses.values().any(done)
+}
+
+/// The same, with so many voters at each of these sites.
+pub fn settled_as(statuses: &Statuses, shape: &[(&str, usize)]) -> bool {
+    let sites: Vec<String> = shape.iter().map(|(site, _)| (*site).to_owned()).collect();
+    let voters = shape.iter().map(|(_, voters)| voters).sum();
+    let shaped = |status: &Status| {
+        let at = |site: &str| status.members.iter().filter(|m| m.site == site).count();
+        shape.iter().all(|(site, voters)| at(site) == *voters)
+    };
+    settled(statuses, &sites, voters) && sites.iter().filter_map(|site| statuses.get(site)).all(shaped)
+}
+
+/// Where clients are to go, as the site says that executes; none if nobody does.
+pub fn endpoints(statuses: &Statuses) -> Option<Vec<String>> {
+    let executes = |status: &&Status| status.executor.as_deref() == Some(status.observed_from.as_str());
+    let status = statuses.values().filter(executes).max_by_key(|status| status.generation)?;
+    (!status.endpoints.is_empty()).then(|| status.endpoints.clone())
 }
 
 /// Whether this site executes and has nothing left to do.

@@ -6,6 +6,8 @@
 //! A put has a deadline of one second. It is repeated at another endpoint as soon as it fails, and also when there is no
 //! answer after a fifth of that: etcd drops what a follower forwards while leadership changes hands, without a word, and
 //! whoever only waits for the deadline sees the deadline instead of the gap.
+//!
+//! It stays with the endpoint that acknowledged last. When it is told of other endpoints it goes to the first of them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -73,9 +75,10 @@ struct Log {
 }
 
 /// A writer at work.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Writer {
     clock: Clock,
+    clients: Arc<Mutex<Arc<[EtcdClient]>>>,
     log: Arc<Mutex<Log>>,
     drain: Drain,
 }
@@ -88,11 +91,19 @@ impl Writer {
 
     /// The same with at least so much time between two puts.
     pub fn paced(clients: Vec<EtcdClient>, clock: Clock, pace: Duration) -> Self {
-        let writer = Self { clock, log: Arc::default(), drain: Drain::new() };
-        let clients: Vec<EtcdClient> =
-            clients.into_iter().map(|client| client.with_deadline(DEADLINE)).collect();
-        writer.drain.spawn(write(clients, writer.clone(), pace));
+        let clients = Arc::new(Mutex::new(hasty(clients)));
+        let writer = Self { clock, clients, log: Arc::default(), drain: Drain::new() };
+        writer.drain.spawn(write(writer.clone(), pace));
         writer
+    }
+
+    /// Goes to other endpoints with the next key, the first one first.
+    pub fn go_to(&self, clients: Vec<EtcdClient>) {
+        *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = hasty(clients);
+    }
+
+    fn clients(&self) -> Arc<[EtcdClient]> {
+        Arc::clone(&self.clients.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -149,6 +160,12 @@ impl Writer {
     }
 }
 
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("log", &self.log).finish_non_exhaustive()
+    }
+}
+
 fn gaps(acknowledged: &[Duration], now: Duration) -> impl Iterator<Item = Gap> {
     let ends = acknowledged.iter().skip(1).copied().chain([now]);
     acknowledged.iter().zip(ends).map(|(from, to)| Gap { from: *from, to })
@@ -161,11 +178,20 @@ fn longest(acknowledged: &[Duration], now: Duration, from: Duration, to: Duratio
         .unwrap_or_default()
 }
 
-async fn write(clients: Vec<EtcdClient>, writer: Writer, pace: Duration) {
+fn hasty(clients: Vec<EtcdClient>) -> Arc<[EtcdClient]> {
+    clients.into_iter().map(|client| client.with_deadline(DEADLINE)).collect()
+}
+
+async fn write(writer: Writer, pace: Duration) {
     let mut pace = tokio::time::interval(pace);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut clients = writer.clients();
     let mut at = 0;
     for number in 0.. {
+        let now = writer.clients();
+        if !Arc::ptr_eq(&now, &clients) {
+            (clients, at) = (now, 0);
+        }
         let Some(acknowledged_by) = put(&clients, at, number, &writer).await else { return };
         at = acknowledged_by;
         writer.log().acknowledged.push(writer.clock.elapsed());

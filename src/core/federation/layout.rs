@@ -186,7 +186,8 @@ fn spread(spec: &Spec, explicit: &[Option<u32>], rest: u32, errors: &mut Vec<Spe
     let mut shares: Vec<u32> = explicit.iter().map(|share| share.unwrap_or(0)).collect();
     let mut order: Vec<usize> =
         explicit.iter().enumerate().filter(|(_, share)| share.is_none()).map(|(i, _)| i).collect();
-    order.sort_by_key(|i| spec.clusters.get(*i).is_none_or(|c| !c.preferred.unwrap_or(false)));
+    // By name, not by place in the file: files that differ only in that have one digest, so they must mean the same.
+    order.sort_by_key(|i| spec.clusters.get(*i).map(|c| (!c.preferred.unwrap_or(false), c.name.clone())));
     if order.is_empty() && rest > 0 {
         errors.push(error("spec.members", "no cluster is left to take the remaining voters"));
         return Vec::new();
@@ -316,13 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_sites_does_not_change_the_digest() {
+    fn the_order_of_sites_changes_neither_digest_nor_layout() {
         use serde_json::json;
         let key: crate::id::FederationKey =
             serde_json::from_value(json!({"namespace": "etcd", "name": "main"})).unwrap();
         let a = spec(json!({"clusters": [{"name": "a"}, {"name": "b"}]}));
         let b = spec(json!({"clusters": [{"name": "b"}, {"name": "a"}]}));
         assert_eq!(a.digest(&key), b.digest(&key));
+        assert_eq!(a.layout().unwrap(), b.layout().unwrap());
         let c = spec(json!({"clusters": [{"name": "b"}, {"name": "a"}], "members": 3}));
         assert_ne!(a.digest(&key), c.digest(&key));
     }

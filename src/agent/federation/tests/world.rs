@@ -216,7 +216,7 @@ impl Etcd for FakeEtcd {
         Some(DataHash { hash: 7, compacted: Revision(0) })
     }
 
-    fn endpoints(&self) -> Vec<String> {
+    fn endpoints(&self) -> Vec<(MemberId, String)> {
         Vec::new()
     }
 }
