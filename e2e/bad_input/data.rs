@@ -19,12 +19,12 @@ pub(crate) const CASES: &[Case] = &[
 const GONE: Duration = Duration::from_secs(20);
 
 /// Ends agent, supervisors and etcds of east.
-async fn stop(house: &House) -> Result<()> {
+pub(crate) async fn stop(house: &House) -> Result<()> {
     house.field.mesh.run.kill_site("east")?;
     house.field.mesh.gone(house.east()?, &[Kind::Agent, Kind::Member, Kind::Etcd], GONE).await
 }
 
-async fn start(house: &House) -> Result<()> {
+pub(crate) async fn start(house: &House) -> Result<()> {
     house.field.mesh.start(house.east()?)?;
     house.field.mesh.up(house.east()?, GONE).await
 }
@@ -53,7 +53,7 @@ fn kept(volume: &Path, files: &[(PathBuf, u64)]) -> Result<bool> {
 }
 
 /// The files below a folder by their paths below `base`, with their sizes.
-fn listing(base: &Path, folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
+pub(crate) fn listing(base: &Path, folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();

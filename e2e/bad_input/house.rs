@@ -175,7 +175,7 @@ pub(crate) fn single(field: &Field, name: &str) -> String {
 }
 
 /// A client of the member of a federation, at the port that the federation has here.
-async fn client(site: &Site, name: &str) -> Result<EtcdClient> {
+pub(crate) async fn client(site: &Site, name: &str) -> Result<EtcdClient> {
     let clock = Clock::start();
     loop {
         let status = socket::status(&site.socket(), NAMESPACE, name).await;

@@ -2,6 +2,7 @@
 //! another federation of the same agent goes on.
 
 mod data;
+mod host;
 mod house;
 mod spec;
 mod trust;
@@ -13,6 +14,6 @@ use anyhow::Result;
 use quorate_e2e::suite::{self, Case};
 
 fn main() -> Result<ExitCode> {
-    let cases: Vec<Case> = [data::CASES, spec::CASES, trust::CASES, wire::CASES].concat();
+    let cases: Vec<Case> = [data::CASES, host::CASES, spec::CASES, trust::CASES, wire::CASES].concat();
     suite::main("bad-input", cases.leak(), &[])
 }

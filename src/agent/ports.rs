@@ -227,18 +227,27 @@ pub trait Rng: Send + Sync + 'static {
 
 /// Why an adapter could not do what it was asked for; the loop tries again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Fault(String);
+#[error("{text}")]
+pub struct Fault {
+    text: String,
+    /// The trouble of the host behind it, if there is one; the site is not in it.
+    pub trouble: Option<Reason>,
+}
 
 impl Fault {
     /// From words.
     pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+        Self { text: text.into(), trouble: None }
     }
 
     /// From an error, with its causes.
-    pub fn from_error(error: &dyn std::error::Error) -> Self {
-        Self(crate::chain(error))
+    pub fn from_error(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self { text: crate::chain(error), trouble: quorate_link::host::trouble(error) }
+    }
+
+    /// From a trouble of the host.
+    pub fn host(trouble: Reason) -> Self {
+        Self { text: trouble.to_string(), trouble: Some(trouble) }
     }
 }
 

@@ -122,6 +122,9 @@ impl Registry {
 
     /// Gives a federation its manifest; the task is started if need be.
     pub async fn manifest(&self, manifest: Arc<Manifest>) {
+        if manifest.spec.has_site(&self.parts.config.site) {
+            self.reserve(&manifest.key).await;
+        }
         let handle = self.federation(&manifest.key).await;
         handle.tell(Message::Spec(Some(manifest))).await;
     }
@@ -131,6 +134,16 @@ impl Registry {
         let handle = lock(&self.running).get(key).map(|running| running.handle.clone());
         if let Some(handle) = handle {
             handle.tell(Message::Deleted).await;
+        }
+    }
+
+    /// Federations that come together get their ports in the order of their names, whichever task is the first.
+    async fn reserve(&self, key: &FederationKey) {
+        let (addresses, federation) = (Arc::clone(&self.parts.addresses), key.clone());
+        let reserved = tokio::task::spawn_blocking(move || addresses.reserve(&federation)).await;
+        // Tried again, and told, when a slot needs its address.
+        if let Ok(Err(error)) = reserved {
+            tracing::debug!(federation = %key, error = crate::chain(&error), "no ports reserved");
         }
     }
 

@@ -302,7 +302,9 @@ pub fn conditions(
     ));
     let ready =
         quorate && all.iter().any(|c| c.kind == T::AllMembersReady && c.status == ConditionStatus::True);
-    let why = if ready { "AsWished" } else { decision.reason().map_or("Progressing", |r| r.code.name()) };
+    let hindered = hindrance(view).map(|reason| reason.code.name());
+    let waits = decision.reason().map(|reason| reason.code.name());
+    let why = if ready { "AsWished" } else { hindered.or(waits).unwrap_or("Progressing") };
     all.push(condition(T::Ready, ready, why, now.to_string()));
     all.sort_by_key(|c| c.kind);
     all
@@ -336,8 +338,17 @@ fn process_words(process: &Process) -> String {
     }
 }
 
+/// A trouble of some site's host, as its agent says now.
+fn hindrance(view: &View) -> Option<&Reason> {
+    let heard = view.sites.iter().filter(|site| site.heard()).filter_map(|site| site.observation.as_ref());
+    heard.flat_map(|o| &o.hindered).map(|hindrance| &hindrance.reason).next()
+}
+
 fn members_ready(view: &View, wish: &Wish) -> Condition {
     use ConditionType::AllMembersReady;
+    if let Some(reason) = hindrance(view) {
+        return from_reason(AllMembersReady, false, reason);
+    }
     if let Some(m) = view.members.iter().find(|m| !m.life.alive()) {
         let reason = Reason::new(Code::Starting).member(m.id).maybe_site(m.site());
         return from_reason(AllMembersReady, false, &reason);

@@ -402,6 +402,7 @@ mod tests {
             starts: 0,
             last_words: None,
             archived: vec![],
+            hindered: None,
         }
     }
     fn list(ids: &[(u64, &str, bool)]) -> MemberList {

@@ -1,13 +1,14 @@
 //! Why quorate waits or refuses: one list of words that feeds condition, event, metric, log, CLI and docs.
 //!
-//! A reason is a small value without text: a rule, a code, the member and the site it is about and two numbers.
-//! The sentence is made when somebody reads it.
+//! A reason is a small value: a rule, a code, the member and the site it is about, two numbers, and for the troubles of
+//! a host the place. The sentence is made when somebody reads it.
 
 mod help;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::id::{MemberId, SiteName};
 
@@ -113,7 +114,7 @@ macro_rules! codes {
                 match self { $(Self::$name => $rule,)+ }
             }
 
-            /// The sentence; `{member}`, `{site}`, `{have}` and `{need}` stand for the details.
+            /// The sentence; `{member}`, `{site}`, `{have}`, `{need}` and `{place}` stand for the details.
             pub const fn template(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
@@ -337,6 +338,27 @@ codes! {
     /// A peer's agent is silent.
     PeerUnreachable, None, "the agent of site {site} was last heard {have} ms ago",
         "check that agent and the network between the sites";
+    /// Another process listens where a member has to; a living member is never moved to other ports by itself.
+    PortInUse, None, "another process listens on {place} at site {site}",
+        "stop that process; `ss -ltnp` on that host names it";
+    /// The folder of etcd's programs holds none of the minor that the spec asks for.
+    EtcdMissing, None, "there is no etcd {place} at site {site}",
+        "install it there, or name another folder in etcdDir of the site's configuration";
+    /// The etcd that is installed lacks fixes that quorate relies on.
+    EtcdTooOld, None, "etcd is too old at site {site}: {place}",
+        "install the newest patch of that minor there";
+    /// The etcd that is installed is another version than the spec asks for.
+    EtcdOtherVersion, None, "etcd is another version than spec.version at site {site}: {place}",
+        "install the version that is asked for in etcd-<minor> beside it, or change spec.version";
+    /// A folder that must hold what may not be forgotten cannot be written; nothing is promised until it can.
+    StateNotWritable, None, "the state cannot be written at site {site}: {place}",
+        "make it writable again: look at its mount, its owner and its mode";
+    /// No room is left on the disk; etcd stops, and what it has acknowledged is on the disk.
+    DiskFull, None, "the disk is full at site {site}: {place}",
+        "free some space there; everything goes on by itself";
+    /// The host refuses something else that a member needs.
+    HostFault, None, "the member at site {site} cannot run: {place}",
+        "repair what the message names; it is tried again all the time";
     /// All is as wished.
     AsWished, None, "the members are as wished",
         "nothing";
@@ -369,12 +391,15 @@ pub struct Reason {
     /// What would be needed.
     #[serde(default)]
     pub need: u64,
+    /// The place on that site's host: an address, a path, with what is wrong there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<SmolStr>,
 }
 
 impl Reason {
     /// A reason without details.
     pub const fn new(code: Code) -> Self {
-        Self { code, member: None, site: None, have: 0, need: 0 }
+        Self { code, member: None, site: None, have: 0, need: 0, place: None }
     }
 
     /// Names the member.
@@ -406,6 +431,13 @@ impl Reason {
         self
     }
 
+    /// Names the place.
+    #[must_use]
+    pub fn place(mut self, place: impl Into<SmolStr>) -> Self {
+        self.place = Some(place.into());
+        self
+    }
+
     /// The rule behind it, if one is.
     pub const fn rule(&self) -> Option<Rule> {
         self.code.rule()
@@ -428,7 +460,9 @@ impl fmt::Display for Reason {
         let site = self.site.as_ref().map_or_else(|| "(not known)".to_owned(), ToString::to_string);
         let text = self.code.template();
         let text = text.replace("{member}", &member).replace("{site}", &site);
-        f.write_str(&text.replace("{have}", &self.have.to_string()).replace("{need}", &self.need.to_string()))
+        let text = text.replace("{have}", &self.have.to_string()).replace("{need}", &self.need.to_string());
+        // Last: what stands there may hold anything.
+        f.write_str(&text.replace("{place}", self.place.as_deref().unwrap_or("(not known)")))
     }
 }
 
@@ -442,6 +476,8 @@ mod tests {
         let reason = Reason::new(Code::LostMemberUnconfirmed).member(MemberId(0xab)).site(&site);
         let text = reason.to_string();
         assert!(text.starts_with("I3 LostMemberUnconfirmed: member ab at site west is silent"), "{text}");
+        let reason = Reason::new(Code::PortInUse).site(&site).place("10.0.0.1:2380");
+        assert_eq!(reason.to_string(), "PortInUse: another process listens on 10.0.0.1:2380 at site west");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod drain;
 pub mod durable;
 pub mod etcd;
+pub mod host;
 pub mod http;
 pub mod identity;
 pub mod lock;

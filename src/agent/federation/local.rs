@@ -19,6 +19,9 @@ use crate::ports::{Fault, Records as _, Runtime as _, Supervised, World};
 const LIMIT: Duration = Duration::from_secs(20);
 /// After a failure.
 const AGAIN_MS: u64 = 1_000;
+/// What is tried when slots get their addresses, and when a mark is written.
+const ADDRESS: &str = "address";
+pub(super) const MARK: &str = "high-water mark";
 
 /// The one thing that is under way.
 #[derive(Debug, Default)]
@@ -122,8 +125,9 @@ impl<W: World> Federation<W> {
         if slots.is_empty() || self.now() < self.local.again_at {
             return;
         }
-        if let Err(error) = self.ports.runtime.place(&slots).await {
-            self.fail("address", &error);
+        match self.ports.runtime.place(&slots).await {
+            Ok(()) => drop(self.hindered.remove(ADDRESS)),
+            Err(error) => self.fail(ADDRESS, &error),
         }
     }
 
@@ -207,9 +211,12 @@ impl<W: World> Federation<W> {
     async fn mark_outside(&mut self, i: &Incarnation) -> bool {
         let mark = OutsideMark { incarnation: i.id, state: i.state, mark: i.mark };
         match self.ports.records.mark(&i.slot, &mark).await {
-            Ok(()) => true,
+            Ok(()) => {
+                self.hindered.remove(MARK);
+                true
+            }
             Err(error) => {
-                self.fail("high-water mark", &error);
+                self.fail(MARK, &error);
                 false
             }
         }
@@ -298,6 +305,7 @@ impl<W: World> Federation<W> {
             return;
         }
         self.local.failed = None;
+        self.hindered.remove(what);
         if let Done::Unseeded(id) = done.what {
             let next = node::with(&self.record, id, |i| i.archived = true);
             self.persist(next).await;
@@ -315,7 +323,7 @@ impl<W: World> Federation<W> {
         self.local.again_at = self.now() + AGAIN_MS;
         let text = format!("{what}: {error}");
         if self.local.failed.as_ref() != Some(&text) {
-            tracing::warn!(federation = %self.names.federation, what, %error, "a local action failed; it is tried again");
+            self.refused(what, error);
             self.local.failed = Some(text);
         }
     }

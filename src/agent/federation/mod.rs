@@ -48,7 +48,7 @@ use quorate_link::drain::Drain;
 use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
-use crate::ports::{Clock as _, Loaded, Ports, Records as _, Rng as _, Runtime as _, Sender, World};
+use crate::ports::{Clock as _, Fault, Loaded, Ports, Records as _, Rng as _, Runtime as _, Sender, World};
 pub(crate) use message::{Event, Names};
 pub use message::{Handle, Message, Question, Reply, Snapshot};
 
@@ -56,6 +56,9 @@ pub use message::{Handle, Message, Question, Reply, Snapshot};
 const BUSY: Duration = Duration::from_millis(250);
 /// The same while all is calm; every event is looked at at once anyway.
 const CALM: Duration = Duration::from_secs(2);
+
+/// What is tried when the record is written.
+const RECORD: &str = "record";
 
 /// The spec of the own CR.
 #[derive(Debug, Clone)]
@@ -83,6 +86,8 @@ pub struct Federation<W: World> {
     record_version: u64,
     /// Why there is no readable record, if there is none although there should be.
     missing: Option<String>,
+    /// What the host refuses to this agent, by what was tried.
+    hindered: BTreeMap<&'static str, Reason>,
     recovery: recover::Recovery,
     own: Option<OwnSpec>,
     /// The own CR was deleted; without it and without this nobody knows why it is not there.
@@ -159,6 +164,7 @@ impl<W: World> Federation<W> {
             record,
             record_version,
             missing,
+            hindered: BTreeMap::new(),
             recovery: recover::Recovery::default(),
             own: None,
             deleted: false,
@@ -458,13 +464,28 @@ impl<W: World> Federation<W> {
             Ok(version) => {
                 self.record = next;
                 self.record_version = version;
+                self.hindered.remove(RECORD);
                 true
             }
-            Err(error) => {
-                tracing::error!(federation = %self.names.federation, %error, "the record cannot be written; nothing is done");
+            Err(fault) => {
                 self.metrics.refused("RecordNotWritten");
+                self.refused(RECORD, &fault);
                 false
             }
+        }
+    }
+
+    /// The host refused something. It is told once, however often it is tried again.
+    fn refused(&mut self, what: &'static str, fault: &Fault) {
+        let federation = &self.names.federation;
+        let Some(trouble) = fault.trouble.clone().map(|trouble| trouble.site(&self.names.site)) else {
+            tracing::warn!(%federation, what, %fault, "not done; it is tried again");
+            return;
+        };
+        if self.hindered.get(what) != Some(&trouble) {
+            let (reason, remedy) = (trouble.code.name(), trouble.code.remedy());
+            tracing::error!(%federation, what, reason, remedy, "{trouble}");
+            self.hindered.insert(what, trouble);
         }
     }
 

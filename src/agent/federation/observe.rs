@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_core::federation::distance::Window;
-use quorate_core::federation::member::{Mark, OutsideMark, Process};
+use quorate_core::federation::member::{Mark, MemberReport, OutsideMark, Process};
 use quorate_core::federation::observed::{
-    DataCheck, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, PeerLink, SiteObservation,
-    Status,
+    DataCheck, Hindrance, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, PeerLink,
+    SiteObservation, Status,
 };
 use quorate_core::federation::view::HEARD_MS;
 use quorate_core::id::{IncarnationId, MemberId, Revision, SiteName, Slot, Term};
 use quorate_core::membership::safety::PROVEN_MS;
 use quorate_core::node;
 
+use super::local::MARK;
 use super::message::Sampled;
 use super::watermark::Watermark;
 use super::{Event, Federation};
@@ -213,6 +214,7 @@ impl<W: World> Federation<W> {
             has_data: self.missing.is_some() || !self.record.incarnations.is_empty(),
             seen: self.tracker.seen(),
             moved: self.tracker.moved(),
+            hindered: self.hindrances(&reports),
         }
     }
 
@@ -224,7 +226,16 @@ impl<W: World> Federation<W> {
         self.others().into_iter().filter_map(row).collect()
     }
 
-    fn local_members(&self, reports: &[quorate_core::federation::member::MemberReport]) -> Vec<LocalMember> {
+    /// What the host refuses to the own members, and to this agent.
+    pub(super) fn hindrances(&self, reports: &[MemberReport]) -> Vec<Hindrance> {
+        let members = reports.iter().filter_map(|report| {
+            Some(Hindrance { slot: Some(report.slot.clone()), reason: report.hindered.clone()? })
+        });
+        let own = self.hindered.values().map(|reason| Hindrance { slot: None, reason: reason.clone() });
+        members.chain(own).collect()
+    }
+
+    fn local_members(&self, reports: &[MemberReport]) -> Vec<LocalMember> {
         use quorate_core::federation::member::IncarnationState::Removed;
         let incarnations =
             self.record.incarnations.iter().filter(|i| {
@@ -404,9 +415,18 @@ impl<W: World> Federation<W> {
             let mark = self.look.marks.entry(i.id).or_insert_with(|| Watermark::new(i.mark, now));
             let Some(mark) = mark.observe(seen, now) else { continue };
             let outside = OutsideMark { incarnation: i.id, state: i.state, mark };
-            let written = self.ports.records.mark(&i.slot, &outside).await;
+            let written = match self.ports.records.mark(&i.slot, &outside).await {
+                Ok(()) => {
+                    self.hindered.remove(MARK);
+                    true
+                }
+                Err(fault) => {
+                    self.refused(MARK, &fault);
+                    false
+                }
+            };
             let record = node::with(&self.record, i.id, |i| i.mark = i.mark.max(mark));
-            if written.is_err() || !self.persist(record).await {
+            if !written || !self.persist(record).await {
                 // Tried again with the next sample.
                 self.look.marks.remove(&i.id);
             }

@@ -8,7 +8,7 @@ use quorate_core::id::{MemberId, SiteName};
 
 use super::{Federation, Snapshot};
 use crate::events::Events;
-use crate::ports::{Etcd as _, Peers as _, Publication, World};
+use crate::ports::{Etcd as _, Peers as _, Publication, Runtime as _, World};
 use crate::status;
 
 /// The status is made anew at least this often, because it holds what others do and how old that is.
@@ -72,7 +72,9 @@ impl<W: World> Federation<W> {
             status::living(&self.names, &self.record, view, wish, &self.last.decision)
         } else {
             let heard = self.tracker.heard(self.now());
-            status::unborn(&self.names, &self.record, &self.sites(), &heard, self.ballot.waits.as_ref())
+            let own = self.hindrances(&self.ports.runtime.reports()).into_iter().map(|h| h.reason).next();
+            let waits = own.or_else(|| self.ballot.waits.clone());
+            status::unborn(&self.names, &self.record, &self.sites(), &heard, waits.as_ref())
         };
         let status = match &self.missing {
             Some(why) => status::without_record(status, &self.why_missing(), why),

@@ -130,6 +130,12 @@ impl Addresses {
         self.lock().get(key)?.as_ref().ok()?.of(slot.ordinal).cloned()
     }
 
+    /// Gives a federation its block of ports, if it has none; in which order federations ask decides who has which.
+    /// Writes to the disk.
+    pub fn reserve(&self, key: &FederationKey) -> Result<(), Error> {
+        self.place(key, &[])
+    }
+
     /// Gives each of these slots an address, if it has none; durable when it returns. Writes to the disk.
     pub fn place(&self, key: &FederationKey, slots: &[Slot]) -> Result<(), Error> {
         let mut plans = self.lock();
@@ -138,15 +144,15 @@ impl Addresses {
             Some(Err(why)) => return Err(self.unreadable(key, why)),
             None => Plan::default(),
         };
+        let block = match plan.block {
+            Some(block) => block,
+            None => self.free_block(key, &plans)?,
+        };
+        plan.block = Some(block);
         for slot in slots {
             if plan.of(slot.ordinal).is_some() {
                 continue;
             }
-            let block = match plan.block {
-                Some(block) => block,
-                None => self.free_block(key, &plans)?,
-            };
-            plan.block = Some(block);
             let none = || Error::NoBlock(key.clone());
             let ports = self.site.ports.of_member(block, slot.ordinal).ok_or_else(none)?;
             if let Some((other, port)) = taken(key, &plans, &ports) {

@@ -17,6 +17,7 @@ use quorate_api::member::member_client::MemberClient;
 use quorate_api::member::{GrantRequest, StopRequest};
 use quorate_core::federation::member::{DirFacts, Grant, IncarnationState, MemberReport, Process};
 use quorate_core::id::{FederationKey, IncarnationId, PeerUrl, Slot, Uid};
+use quorate_core::reason::{Code, Reason};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::pki::{self, SitePki};
@@ -161,9 +162,25 @@ impl Shared {
             if state.report == next {
                 return;
             }
+            if let Some(reason) =
+                next.hindered.as_ref().filter(|new| state.report.hindered.as_ref() != Some(*new))
+            {
+                tracing::error!(
+                    federation = %self.federation, %slot, reason = reason.code.name(), remedy = reason.code.remedy(),
+                    "{reason}"
+                );
+            }
             state.report = next;
         }
         self.changed();
+    }
+
+    /// Takes note of what keeps a supervisor from being started.
+    fn hindered(&self, slot: &Slot, fault: Fault) {
+        let text = fault.to_string();
+        let reason = fault.trouble.unwrap_or_else(|| Reason::new(Code::HostFault).place(text));
+        let reason = reason.site(&slot.site);
+        self.report(slot, Some(MemberReport { hindered: Some(reason), ..unknown(slot) }));
     }
 
     /// Takes note of the process that works on a slot.
@@ -209,6 +226,7 @@ fn unknown(slot: &Slot) -> MemberReport {
         options: None,
         last_words: None,
         archived: Vec::new(),
+        hindered: None,
     }
 }
 

@@ -9,10 +9,10 @@ use quorate_api::document::{self, format};
 use quorate_api::member::WatchRequest;
 use quorate_api::member::member_client::MemberClient;
 use quorate_core::federation::member::MemberReport;
-use quorate_link::durable;
 use quorate_link::identity::Identity;
 use quorate_link::pki::{Leaf, Pair};
 use quorate_link::transport::dial;
+use quorate_link::{durable, host};
 use tonic::transport::Channel;
 
 use super::config::{self, Certificates, Member};
@@ -57,7 +57,7 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
         uid: wanted.uid,
         slot: wanted.slot.clone(),
         outside_mark: crate::store::mark_path(&shared.folder, &slot_name),
-        etcd_dir: site.etcd_dir.clone().unwrap_or_else(|| PathBuf::from("/usr/local/bin")),
+        etcd_dir: site.etcd_dir.clone().unwrap_or_else(on_path),
         bind,
         ports,
         peer_url,
@@ -76,6 +76,13 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
         Some(process) => child::remember(&volume, process).map_err(|error| Fault::from_error(&error)),
         None => Ok(()),
     }
+}
+
+/// The first folder on PATH with an etcd.
+fn on_path() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).find(|folder| folder.join("etcd").is_file());
+    found.unwrap_or_else(|| PathBuf::from("/usr/local/bin"))
 }
 
 /// Makes what is missing or due. etcd reads leaves again with each handshake; roots it reads once, at its start.
@@ -127,6 +134,15 @@ pub(super) fn channel(shared: &Shared, wanted: &Supervised) -> Result<Channel, F
     dial::connect(&address, &shared.tls, member).map_err(|error| Fault::from_error(&error))
 }
 
+/// Whether the supervisor of a slot can listen; whatever does there is not ours.
+fn free(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
+    let Address { bind, ports, .. } = shared.address(&wanted.slot)?;
+    for port in [ports.member, ports.http] {
+        host::listens(SocketAddr::new(bind, port)).map_err(Fault::host)?;
+    }
+    Ok(())
+}
+
 /// Keeps the supervisor of a slot running and its reports coming, until dropped.
 pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
     let volume = shared.volume(&wanted.slot);
@@ -139,9 +155,12 @@ pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
                 Ok(running)
             }
             // What stands on the volume may be gone together with the supervisor.
-            None => match prepared(&shared, &wanted).await {
-                Ok(()) => child::start(&shared.executable, &volume),
-                Err(fault) => Err(std::io::Error::other(fault)),
+            None => match prepared(&shared, &wanted).await.and_then(|()| free(&shared, &wanted)) {
+                Ok(()) => child::start(&shared.executable, &volume).map_err(|error| {
+                    let what = format!("cannot start a supervisor in {}", volume.display());
+                    Fault::host(host::refused(what, &error))
+                }),
+                Err(fault) => Err(fault),
             },
         };
         match running {
@@ -151,17 +170,17 @@ pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
                     () = running.ended() => {}
                     () = follow(&shared, &wanted) => {}
                 }
+                shared.report(&wanted.slot, None);
+                tracing::warn!(slot = %wanted.slot, "the supervisor ended; it is started again");
             }
-            Err(error) => tracing::error!(slot = %wanted.slot, %error, "the supervisor cannot be started"),
+            Err(fault) => shared.hindered(&wanted.slot, fault),
         }
-        shared.report(&wanted.slot, None);
         shared.metrics.restarted();
         if shared.clock.now_ms().saturating_sub(began) > SETTLED_MS {
             failures = 0;
         }
         let wait = RESTART.get(failures.min(RESTART.len() - 1)).copied().unwrap_or(DIAL_MAX);
         failures += 1;
-        tracing::warn!(slot = %wanted.slot, ?wait, "the supervisor ended; it is started again");
         tokio::time::sleep(wait).await;
     }
 }

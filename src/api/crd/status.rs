@@ -224,6 +224,9 @@ pub struct Reason {
     /// What would be needed.
     #[schemars(extend("format" = "int64"))]
     pub need: u64,
+    /// The place on that site's host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 /// One site as seen from here.
@@ -304,13 +307,14 @@ impl FederatedEtcdStatus {
             plan: plan.into_iter().map(PlanStep::from).collect(),
             decision,
             reason: reason.map(|reason| {
-                let quorate_core::reason::Reason { code, member, site, have, need } = reason;
+                let quorate_core::reason::Reason { code, member, site, have, need, place } = reason;
                 Reason {
                     code: code.name().to_owned(),
                     member: member.map(|member| member.to_string()),
                     site: site.map(|site| site.to_string()),
                     have,
                     need,
+                    place: place.map(|place| place.to_string()),
                 }
             }),
             sites: sites.into_iter().map(Site::from).collect(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use quorate_agent::{Error, Options};
 use quorate_api::config::Key;
 use quorate_link::drain::Drain;
+use quorate_link::host;
 use quorate_link::telemetry::{self, Format};
 
 use super::Outcome;
@@ -66,7 +67,14 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 fn failure(error: Error) -> Failure {
     match &error {
-        Error::State(_) => Failure::new(Exit::Unsafe, error),
+        Error::State(state) => {
+            let remedy = host::trouble(state).map(|trouble| trouble.code.remedy());
+            let failure = Failure::new(Exit::Unsafe, error);
+            match remedy {
+                Some(remedy) => failure.hint(remedy),
+                None => failure,
+            }
+        }
         Error::Pki(_) => {
             Failure::new(Exit::Usage, error).hint("`quorate mesh init` makes the certificates of a site")
         }

@@ -157,7 +157,7 @@ fn plain(code: Code) -> Value {
 /// The blanks of a message as a reader sees them.
 fn placeholders(template: &str) -> String {
     let text = template.replace("{member}", "<member>").replace("{site}", "<site>");
-    text.replace("{have}", "<n>").replace("{need}", "<needed>")
+    text.replace("{have}", "<n>").replace("{need}", "<needed>").replace("{place}", "<place>")
 }
 
 fn list() -> String {

@@ -212,4 +212,7 @@ pub struct MemberReport {
     pub last_words: Option<String>,
     /// Directories in the archive.
     pub archived: Vec<String>,
+    /// What on its host keeps it from running.
+    #[serde(default)]
+    pub hindered: Option<Reason>,
 }

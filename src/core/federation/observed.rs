@@ -12,6 +12,7 @@ use crate::id::{
     Slot, Term, Uid,
 };
 use crate::intent::{Change, HeldIntent};
+use crate::reason::Reason;
 use crate::timing::Timing;
 
 /// One entry of etcd's member list.
@@ -355,6 +356,18 @@ pub struct SiteObservation {
     /// It moved leadership to this member, away from this term: the change that follows is planned (rule I13).
     #[serde(default)]
     pub moved: Option<(MemberId, Term)>,
+    /// What on this site's host keeps its members, or the agent itself, from working.
+    #[serde(default)]
+    pub hindered: Vec<Hindrance>,
+}
+
+/// A trouble of a site's host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hindrance {
+    /// The slot whose member cannot run; none if it is the agent that cannot work.
+    pub slot: Option<Slot>,
+    /// What is wrong, and where.
+    pub reason: Reason,
 }
 
 impl SiteObservation {
@@ -376,6 +389,7 @@ impl SiteObservation {
             has_data: false,
             seen: Vec::new(),
             moved: None,
+            hindered: Vec::new(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::federation::observed::{DataCheck, MemberList, SiteObservation, Versio
 use crate::federation::spec::Override;
 use crate::id::{Digest, Generation, IncarnationId, Index, MemberId, PeerUrl, SiteName, Slot, Term};
 use crate::intent::HeldIntent;
-use crate::reason::Code;
+use crate::reason::{Code, Reason};
 use crate::timing::Timing;
 
 /// Whether a member is alive, by proof (safety.md 2.2).
@@ -242,6 +242,12 @@ impl View {
     /// The round-trip time between two sites, microseconds, as far as it was measured.
     pub fn distance(&self, a: &SiteName, b: &SiteName) -> Option<u32> {
         distance::between(a, b, |name| self.site(name).and_then(|site| site.observation.as_deref()))
+    }
+
+    /// What on its host keeps the member of a slot from running, as its agent says now.
+    pub fn hindrance(&self, slot: &Slot) -> Option<&Reason> {
+        let hindered = &self.heard(&slot.site)?.hindered;
+        hindered.iter().find(|h| h.slot.as_ref().is_none_or(|s| s == slot)).map(|h| &h.reason)
     }
 
     /// Number of current voters hosted at a site.

@@ -35,7 +35,7 @@ pub fn next(view: &View, wish: &Wish) -> Decision {
         Goal::Step(kind, operation) => judge(view, wish, kind, operation),
         Goal::Wait(reason) => Decision::Wait(reason),
         Goal::Reached => match view.voters().find(|m| !m.life.alive()) {
-            Some(m) => Decision::Wait(missing(m)),
+            Some(m) => Decision::Wait(missing(view, m)),
             None => Decision::Done,
         },
     }
@@ -47,7 +47,10 @@ enum Goal {
     Reached,
 }
 
-fn missing(m: &MemberView) -> Reason {
+fn missing(view: &View, m: &MemberView) -> Reason {
+    if let Some(hindrance) = m.slot.as_ref().and_then(|slot| view.hindrance(slot)) {
+        return hindrance.clone().member(m.id);
+    }
     let code = match m.life {
         Life::Unknown(Code::Starting) => Code::Starting,
         Life::Unknown(_) => Code::LostMemberUnconfirmed,
@@ -348,14 +351,18 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
     });
     let Some(slot) = best else { return Goal::Reached };
     let Some(offer) = offer(view, slot) else {
-        return Goal::Wait(Reason::new(Code::SlotNotReady).site(&slot.site));
+        let not_ready = || Reason::new(Code::SlotNotReady).site(&slot.site);
+        return Goal::Wait(view.hindrance(slot).cloned().unwrap_or_else(not_ready));
     };
     if let Some((_, ms)) = resting(slot) {
         return Goal::Wait(Reason::new(Code::TooSoon).site(&slot.site).numbers(0, *ms));
     }
     // etcd refuses every add unless q(n + 1) voters are connected (etcd-facts.md 5): asking would only use up numbers.
     if n > 1 && arithmetic(view).alive < quorum(n + 1) {
-        return view.voters().find(|m| !m.life.alive()).map_or(Goal::Reached, |m| Goal::Wait(missing(m)));
+        return view
+            .voters()
+            .find(|m| !m.life.alive())
+            .map_or(Goal::Reached, |m| Goal::Wait(missing(view, m)));
     }
     let operation = match extra {
         Some(extra) if n >= wish.slots.len() => {

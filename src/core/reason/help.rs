@@ -157,6 +157,14 @@ impl Code {
             }
             Self::DeletionWaits => "the members go on serving, and the agent asks the other sites again and again",
             Self::Deleted => "etcd is stopped, record and data stay; it starts where it was once the file is back",
+            Self::PortInUse | Self::EtcdMissing | Self::EtcdTooOld | Self::EtcdOtherVersion => {
+                "the member is tried again every few seconds and starts by itself when the cause is gone; data and record \
+                 stay as they are, and other federations of this agent go on"
+            }
+            Self::StateNotWritable | Self::DiskFull | Self::HostFault => {
+                "nothing is acknowledged or started that could not be written down first; it is tried again every few \
+                 seconds, and other federations of this agent go on where they can"
+            }
             Self::AsWished => "it goes on looking",
             Self::Starting => {
                 "it waits until etcd answers and follows the leader; a process that ends is started again"
@@ -199,6 +207,13 @@ impl Code {
             | Self::BackupTooOld
             | Self::NoBackup
             | Self::Starting
+            | Self::PortInUse
+            | Self::EtcdMissing
+            | Self::EtcdTooOld
+            | Self::EtcdOtherVersion
+            | Self::StateNotWritable
+            | Self::DiskFull
+            | Self::HostFault
             | Self::NoTransferee
             | Self::LeaderInTheWay => Topic::Member,
             Self::WaitingForClusters

@@ -109,6 +109,7 @@ impl Volume {
             options: self.running.clone(),
             last_words: None,
             archived: Vec::new(),
+            hindered: None,
         }
     }
 }

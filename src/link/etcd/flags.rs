@@ -71,6 +71,17 @@ impl FromStr for Minor {
     }
 }
 
+impl Minor {
+    /// The oldest patch that has the fixes on which the rules rest (etcd-facts.md 8).
+    pub const fn oldest_patch(self) -> u32 {
+        match self {
+            Self::V3_5 => 30,
+            Self::V3_6 => 11,
+            Self::V3_7 => 0,
+        }
+    }
+}
+
 impl fmt::Display for Minor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use quorate_core::federation::member::EtcdOptions;
+use quorate_core::reason::{Code, Reason};
 use quorate_link::etcd::flags::{self, ClientTls, Flags, Minor, PeerTls, Start};
+use quorate_link::host;
 use quorate_link::pki::peer_common_name;
 use tokio::process::Command;
 
@@ -46,9 +48,38 @@ pub enum Error {
         /// What was asked for.
         wanted: String,
     },
+    /// The program lacks fixes.
+    #[error("{} is etcd {found}, which is too old; install {oldest} or a later patch of it", path.display())]
+    TooOld {
+        /// The program.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// The oldest that is good enough.
+        oldest: String,
+    },
     /// The arguments cannot be made.
     #[error(transparent)]
     Flags(#[from] flags::Error),
+}
+
+impl Error {
+    /// What it says of the host of a site.
+    pub fn trouble(&self) -> Reason {
+        match self {
+            Self::NoBinary { version, folder } => {
+                Reason::new(Code::EtcdMissing).place(format!("{version} in {}", folder.display()))
+            }
+            Self::OtherVersion { path, found, wanted } => Reason::new(Code::EtcdOtherVersion)
+                .place(format!("{} is {found}, {wanted} is asked for", path.display())),
+            Self::TooOld { path, found, oldest } => Reason::new(Code::EtcdTooOld)
+                .place(format!("{} is {found}, the oldest that will do is {oldest}", path.display())),
+            Self::Version { .. } | Self::PrivatePort(_) | Self::Flags(_) => {
+                let other = || Reason::new(Code::HostFault).place(self.to_string());
+                host::trouble(self).unwrap_or_else(other)
+            }
+        }
+    }
 }
 
 /// Finds the etcd of a version (`3.6` or `3.6.16`): `<folder>/etcd-<minor>/etcd`, then `<folder>/etcd`.
@@ -64,11 +95,25 @@ pub async fn find(folder: &Path, version: &str) -> Result<(PathBuf, Minor), Erro
     let found = text.lines().find_map(|line| line.strip_prefix("etcd Version:")).unwrap_or_default().trim();
     let fits = found.parse::<Minor>().is_ok_and(|minor| minor == wanted)
         && (version.split('.').count() < 3 || version == found);
-    if fits {
-        Ok((path, wanted))
-    } else {
-        Err(Error::OtherVersion { path, found: found.to_owned(), wanted: version.to_owned() })
+    let found = found.to_owned();
+    if !fits {
+        return Err(Error::OtherVersion { path, found, wanted: version.to_owned() });
     }
+    let oldest = wanted.oldest_patch();
+    // Behind the patch there may be a word, as in 3.6.0-rc.1: such an etcd is older than the patch itself.
+    let patch = found.splitn(3, '.').nth(2).and_then(|patch| patch.parse::<u32>().ok());
+    if patch.is_none_or(|patch| patch < oldest) {
+        return Err(Error::TooOld { path, found, oldest: format!("{wanted}.{oldest}") });
+    }
+    Ok((path, wanted))
+}
+
+/// The ports that this start binds must be free: etcd itself would only end with a line in its log.
+pub fn ports_free(options: &Options, permit: &Permit) -> Result<(), Reason> {
+    let ports = options.ports;
+    let client = (!permit.private()).then_some(ports.client);
+    let all = [Some(ports.peer), Some(ports.metrics), client];
+    all.into_iter().flatten().try_for_each(|port| host::listens(options.address(port)))
 }
 
 /// The arguments for a permitted start.

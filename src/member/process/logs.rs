@@ -25,12 +25,14 @@ pub struct Logs {
     offset: u64,
     partial: Vec<u8>,
     lines: VecDeque<String>,
+    /// How many of them the process wrote that the file was opened for last.
+    fresh: usize,
 }
 
 impl Logs {
     /// Follows `path`; it need not exist yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, file: None, offset: 0, partial: Vec::new(), lines: VecDeque::new() }
+        Self { path, file: None, offset: 0, partial: Vec::new(), lines: VecDeque::new(), fresh: 0 }
     }
 
     /// Opens the file for the next process; only what comes from now on is followed.
@@ -44,6 +46,7 @@ impl Logs {
         self.offset = file.metadata()?.len();
         self.file = Some(file);
         self.partial.clear();
+        self.fresh = 0;
         Ok(child)
     }
 
@@ -87,6 +90,7 @@ impl Logs {
                     self.lines.pop_front();
                 }
                 self.lines.push_back(line);
+                self.fresh = (self.fresh + 1).min(LINES);
             }
         }
     }
@@ -94,6 +98,11 @@ impl Logs {
     /// The last lines, oldest first.
     pub fn last(&self, count: usize) -> Vec<String> {
         self.lines.iter().skip(self.lines.len().saturating_sub(count)).cloned().collect()
+    }
+
+    /// The last lines of the process that the file was opened for last.
+    pub fn of_this_process(&self) -> Vec<String> {
+        self.last(self.fresh)
     }
 
     /// The very last line.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use quorate_core::federation::member::{DirFacts, EtcdOptions, Incarnation, MemberReport, Process};
 use quorate_core::id::{ClusterId, IncarnationId, MemberId};
 use quorate_core::joiner::{self, Joiner};
-use quorate_core::reason::Code;
+use quorate_core::reason::{Code, Reason};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::etcd::ClientPort;
@@ -23,7 +23,7 @@ use quorate_link::identity::Identity;
 use quorate_link::lock::{self, Lock};
 use quorate_link::tls::{Admit, EtcdTls, Source, TlsStore, Trust, store};
 use quorate_link::transport;
-use quorate_link::{durable, transport::Limits};
+use quorate_link::{durable, host, transport::Limits};
 use quorate_snapshot::wal;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch as channel};
@@ -48,6 +48,8 @@ use watch::Seen;
 const TICK: Duration = Duration::from_secs(1);
 /// How often certificates are looked at.
 const RELOAD: Duration = Duration::from_secs(5);
+/// An etcd that answers for so long is not hindered any more.
+const WELL_MS: u64 = 5_000;
 /// Requests that wait for their turn.
 const QUEUE: usize = 64;
 
@@ -180,6 +182,8 @@ struct Supervisor {
     dir: Option<DirFacts>,
     starts: u64,
     last_words: Option<String>,
+    /// What on this host keeps etcd from running.
+    hindered: Option<Reason>,
     report: channel::Sender<MemberReport>,
 }
 
@@ -200,6 +204,7 @@ impl Supervisor {
             options: None,
             last_words: None,
             archived: Vec::new(),
+            hindered: None,
         });
         let supervisor = Self {
             logs: Logs::new(volume.etcd_log()),
@@ -216,6 +221,7 @@ impl Supervisor {
             dir: None,
             starts: 0,
             last_words: None,
+            hindered: None,
             report,
         };
         (supervisor, reader)
@@ -274,14 +280,15 @@ impl Supervisor {
         let checked = tokio::task::spawn_blocking(move || guard::check(&volume)).await;
         let (findings, verdict) = match checked {
             Ok(Ok(checked)) => checked,
-            Ok(Err(error)) => return self.retry(chain(&error)),
-            Err(error) => return self.retry(error.to_string()),
+            Ok(Err(error)) => return self.retry(trouble(&error)),
+            Err(error) => return self.retry(trouble(&error)),
         };
         self.incarnation = findings.incarnation;
         self.dir = Some(findings.dir);
         let permit = match verdict {
             Verdict::Start(permit) => permit,
             Verdict::Await(reason) => {
+                self.hindered = None;
                 self.phase = Phase::Idle { await_mark: reason.code == Code::HighWaterMissing };
                 self.process = if reason.code == Code::AwaitingGrant {
                     Process::AwaitingGrant
@@ -292,6 +299,7 @@ impl Supervisor {
             }
             Verdict::Refuse(reason) => {
                 tracing::error!(%reason, dir = ?self.dir, "the start was refused");
+                self.hindered = None;
                 self.phase = Phase::Idle { await_mark: false };
                 self.process = if findings.fenced { Process::Fenced } else { Process::Quarantined(reason) };
                 return;
@@ -303,22 +311,25 @@ impl Supervisor {
                 self.process = Process::Starting;
                 self.dir = None;
             }
-            Err(error) => self.retry(error),
+            Err(trouble) => self.retry(trouble),
         }
     }
 
-    async fn spawn(&mut self, permit: &guard::Permit, looked_at: Option<(u64, u64)>) -> Result<(), String> {
+    async fn spawn(&mut self, permit: &guard::Permit, looked_at: Option<(u64, u64)>) -> Result<(), Reason> {
         let (etcd, minor) = command::find(&self.options.etcd_dir, &permit.grant.settings.version)
             .await
-            .map_err(|error| chain(&error))?;
-        let args =
-            command::arguments(&self.options, &self.volume, minor, permit).map_err(|error| chain(&error))?;
-        let log = self.logs.open().map_err(|error| format!("cannot open etcd's log file: {error}"))?;
+            .map_err(|error| error.trouble())?;
+        let args = command::arguments(&self.options, &self.volume, minor, permit);
+        let args = args.map_err(|error| error.trouble())?;
+        command::ports_free(&self.options, permit)?;
+        let log = self.logs.open().map_err(|error| {
+            host::refused(format_args!("cannot open {}", self.volume.etcd_log().display()), &error)
+        })?;
         // Last, so that a missing program or file does not spend the one start of a joiner.
-        permit.begin(&self.volume).map_err(|error| chain(&error))?;
+        permit.begin(&self.volume).map_err(|error| trouble(&error))?;
         self.incarnation = Some(permit.incarnation.clone());
         let child = Child::spawn(&etcd, &args, log)
-            .map_err(|error| format!("cannot start {}: {error}", etcd.display()))?;
+            .map_err(|error| host::refused(format_args!("cannot start {}", etcd.display()), &error))?;
         let now_ms = self.clock.now_ms();
         self.starts += 1;
         let joiner = (permit.how == How::Join).then(Joiner::default);
@@ -361,10 +372,15 @@ impl Supervisor {
     }
 
     /// Not started, for a reason that may pass.
-    fn retry(&mut self, why: String) {
-        tracing::warn!(%why, "etcd was not started");
+    fn retry(&mut self, trouble: Reason) {
+        let trouble = trouble.site(&self.options.slot.site);
+        if self.hindered.as_ref() != Some(&trouble) {
+            let (reason, remedy) = (trouble.code.name(), trouble.code.remedy());
+            tracing::error!(reason, remedy, "etcd was not started: {trouble}");
+        }
         let until_ms = self.clock.now_ms() + self.backoff.after(0);
-        self.last_words = Some(why);
+        self.last_words = Some(trouble.to_string());
+        self.hindered = Some(trouble);
         self.process = Process::Exited;
         self.phase = Phase::Waiting { until_ms };
     }
@@ -378,6 +394,11 @@ impl Supervisor {
         let wait = self.backoff.after(now_ms.saturating_sub(running.since_ms));
         self.logs.poll();
         self.last_words = self.logs.last_words();
+        let told = self.logs.of_this_process().join("\n");
+        let place = self.options.volume.display().to_string();
+        // On a full disk there may be no room for the words.
+        let trouble = host::full(&self.options.volume).or_else(|| host::last_words(&told, &place));
+        self.hindered = trouble.map(|trouble| trouble.site(&self.options.slot.site));
         tracing::warn!(?status, last_words = self.last_words, wait_ms = wait, "etcd ended");
         self.process = Process::Exited;
         self.phase = Phase::Waiting { until_ms: now_ms + wait };
@@ -403,6 +424,11 @@ impl Supervisor {
         self.logs.poll();
         match &mut self.phase {
             Phase::Running(running) => {
+                // An etcd on a full disk starts and answers, and ends with the next write.
+                let lived_ms = self.clock.now_ms().saturating_sub(running.since_ms);
+                if running.answers && lived_ms >= WELL_MS {
+                    self.hindered = None;
+                }
                 let log = log_folder(&self.volume);
                 match (running.log, log) {
                     (None, Some(_)) => running.log = log,
@@ -543,6 +569,7 @@ impl Supervisor {
             options: running.map(|running| running.options.clone()),
             last_words: self.last_words.clone(),
             archived: self.volume.archived().unwrap_or_default(),
+            hindered: self.hindered.clone(),
         };
         self.report.send_if_modified(|report| {
             let changed = *report != next;
@@ -565,6 +592,11 @@ fn log_folder(volume: &Volume) -> Option<(u64, u64)> {
     let segment = |name: std::ffi::OsString| name.to_string_lossy().ends_with(".wal");
     let there = std::fs::read_dir(&folder).ok()?.flatten().any(|entry| segment(entry.file_name()));
     there.then(|| (meta.dev(), meta.ino()))
+}
+
+/// What an error says of the host.
+fn trouble(error: &(dyn std::error::Error + 'static)) -> Reason {
+    host::trouble(error).unwrap_or_else(|| Reason::new(Code::HostFault).place(chain(error)))
 }
 
 /// An error with its causes in one line.

@@ -142,6 +142,7 @@ impl Supervisor {
             }
         }
         self.halt().await;
+        self.hindered = None;
         self.process = Process::Stopped;
         let Some(reason) = archived else {
             self.dir = Some(self.look().await?);

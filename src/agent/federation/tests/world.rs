@@ -296,6 +296,7 @@ fn waiting(slot: &Slot) -> MemberReport {
         options: None,
         last_words: None,
         archived: Vec::new(),
+        hindered: None,
     }
 }
 
