@@ -1,6 +1,7 @@
 //! Sites for a test: like those of the demo, with addresses of their own, watched from outside, and swept away at the end.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -163,9 +164,10 @@ impl Field {
         let clusters: Vec<String> = clusters.iter().map(|cluster| format!("{{name: {cluster}}}")).collect();
         let mut text = manifest(FEDERATION, &[]);
         text = text.replace("clusters: []", &format!("clusters: [{}]", clusters.join(", ")));
-        text.push_str(&format!("  version: \"{}\"\n", self.minor));
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "  version: \"{}\"", self.minor);
         for line in more {
-            text.push_str(&format!("  {line}\n"));
+            let _ = writeln!(text, "  {line}");
         }
         text
     }

@@ -118,13 +118,14 @@ impl Proxies {
         }
         links.pieces = links.pieces.wrapping_add(1);
         let mut delay = quality.delay;
-        if quality.loss_one_in > 0 && links.pieces % quality.loss_one_in == 0 {
+        if quality.loss_one_in > 0 && links.pieces.is_multiple_of(quality.loss_one_in) {
             delay += RETRANSMISSION + 2 * quality.delay;
         }
         let mut sent = self.clock.elapsed();
         if let Some(bandwidth) = quality.bandwidth {
             let begins = links.free.get(link).copied().map_or(sent, |free| free.max(sent));
-            sent = begins + Duration::from_secs_f64(size as f64 / bandwidth as f64);
+            let nanoseconds = (size as u64).saturating_mul(1_000_000_000) / bandwidth.max(1);
+            sent = begins + Duration::from_nanos(nanoseconds);
             links.free.insert(link.clone(), sent);
         }
         Some(sent + delay)

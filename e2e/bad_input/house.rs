@@ -22,7 +22,7 @@ use quorate_link::etcd::EtcdClient;
 
 /// The federation that goes on.
 pub(crate) const OTHER: &str = "other";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// East runs an agent with the federations `main` and `other`, one voter each. West is a site of the mesh whose agent does
 /// not run: whoever speaks for it is a test.

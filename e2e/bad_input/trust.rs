@@ -69,7 +69,7 @@ fn certificates(minor: Minor) -> Result<Outcome> {
             .await?;
         // Expired, and not yet good.
         let now = Clock::wall();
-        let year = Duration::from_secs(400 * 24 * 3600);
+        let year = Duration::from_hours(400 * 24);
         west.issue_at(&Leaf::Agent, &pair("expired"), now - year)?;
         refused(&house, "an expired certificate", &pair("expired"), &["connection refused", "xpired"])
             .await?;

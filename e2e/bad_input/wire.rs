@@ -48,7 +48,7 @@ fn claims(minor: Minor) -> Result<Outcome> {
         impostor.hello().await.context("west has to be heard, or the rest proves nothing")?;
 
         let good = impostor.envelope.clone();
-        impostor.envelope.mesh = "00000000-0000-4000-8000-000000000000".to_owned();
+        impostor.envelope.mesh = String::from("00000000-0000-4000-8000-000000000000");
         denied(impostor.hello().await, "OtherMesh")?;
         impostor.envelope = Envelope { sender_site: "east".to_owned(), ..good.clone() };
         denied(impostor.hello().await, "SenderMismatch")?;
@@ -147,7 +147,7 @@ fn slow_loris(minor: Minor) -> Result<Outcome> {
         house.goes_on("other").await?;
         // Whoever comes after the handshake's time is let in again: silent connections were closed.
         let impostor = house.impostor()?;
-        let patience = tokio::time::timeout(Duration::from_secs(60), async {
+        let patience = tokio::time::timeout(Duration::from_mins(1), async {
             while impostor.hello().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
