@@ -252,7 +252,7 @@ async fn swap(field: &Arc<Field>) -> Result<()> {
     assert_eq!(done.json()?[0]["done"], true);
     let now = field.until_settled(&field.in_spec(&spec), 3).await?;
     assert!(member_ids(&now, "west").is_empty());
-    field.prove(&writer).await?;
+    field.outcome(&writer).await?;
     Ok(())
 }
 

@@ -67,8 +67,8 @@ impl Preview {
         let plan = condition::plan_lines(&steps);
         let status = report.as_ref().map(|report| &report.status);
         let members = status.map(|status| status.members.as_slice()).unwrap_or_default();
-        let operation = steps.last().map(|planned| planned.step.operation.to_string());
-        let paste = end.reason().and_then(|reason| paste_for(reason, members, operation.as_deref()));
+        // Which operation a refusal stands against is not in the reason, and an exception names exactly one.
+        let paste = end.reason().and_then(|reason| paste_for(reason, members, None));
         let before = report.as_ref().and_then(|report| report.effective.as_deref());
         let old = before.and_then(|spec| spec.layout().ok()).map(|layout| layout.slots).unwrap_or_default();
         let missing = |from: &[Slot], other: &[Slot]| {
