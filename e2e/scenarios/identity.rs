@@ -60,7 +60,7 @@ fn s01(minor: Minor) -> Result<Outcome> {
         stage.said(&["DataLost=True", "I5 DataLost", &old, &site]).await?;
         stage.replaced(&site, &old, &THREE).await?;
         // Removed first: etcd refuses an addition while one of three is down.
-        stage.witness.passed(&[(2, 0), (2, 1), (3, 0)])?;
+        stage.witness.passed(&[(2, 0), (2, 1), (3, 0)]).await?;
         stage.witness.never(4)?;
         let etcds = stage.witness.etcds();
         let later: Vec<Process> =

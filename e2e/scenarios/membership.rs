@@ -55,7 +55,7 @@ fn s15(minor: Minor) -> Result<Outcome> {
         let stage = Stage::with(field, &one, 1).await?;
         stage.wish(&THREE)?;
         stage.settled(&THREE).await?;
-        stage.witness.passed(&[(1, 0), (1, 1), (2, 0), (2, 1), (3, 0)])?;
+        stage.witness.passed(&[(1, 0), (1, 1), (2, 0), (2, 1), (3, 0)]).await?;
         let calls = stage.witness.calls().await;
         ensure!(calls.answered("MemberAdd", "OK") == 2, "{calls:?}");
         // `end` reads in etcd's own logs that both were learners.
@@ -435,7 +435,7 @@ fn s28(minor: Minor) -> Result<Outcome> {
         stage.field.apply(&stage.field.spec(&[&lost, &other, "south"], &["members: 3"]))?;
         let wished = [one.as_str(), other.as_str(), "south"];
         stage.settled(&wished).await?;
-        stage.witness.passed(&[(3, 0), (2, 0), (2, 1), (3, 0)])?;
+        stage.witness.passed(&[(3, 0), (2, 0), (2, 1), (3, 0)]).await?;
         stage.witness.never(4)?;
         ensure!(!stage.field.members().contains(&id), "{id} is still listed");
         stage.end(&wished, 0).await
@@ -452,7 +452,7 @@ fn s29(minor: Minor) -> Result<Outcome> {
         stage.wish(&SWAPPED)?;
         stage.settled(&SWAPPED).await?;
         let gap = stage.writer.longest_gap(begun, stage.field.clock.elapsed());
-        stage.witness.passed(&[(3, 0), (3, 1), (4, 0), (3, 0)])?;
+        stage.witness.passed(&[(3, 0), (3, 1), (4, 0), (3, 0)]).await?;
         stage.witness.never(2)?;
         let mut outcome = stage.end(&SWAPPED, 1).await?;
         outcome.planned_gap_ms = Some(gap.ms());
@@ -497,7 +497,7 @@ fn s30(minor: Minor) -> Result<Outcome> {
         stage.writes().await?;
         stage.start("south").await?;
         stage.settled(&SWAPPED).await?;
-        stage.witness.passed(&[(4, 0), (3, 0), (3, 1), (4, 0), (3, 0)])?;
+        stage.witness.passed(&[(4, 0), (3, 0), (3, 1), (4, 0), (3, 0)]).await?;
         stage.witness.never(2)?;
         ensure!(stage.member("south")? != new, "the id {new} was used again");
         let archive = stage.archive("south")?;
@@ -532,7 +532,7 @@ fn s37(minor: Minor) -> Result<Outcome> {
         let stage = Stage::raise(field, &three).await?;
         stage.wish(&all)?;
         stage.settled(&all).await?;
-        stage.witness.passed(&[(3, 0), (3, 1), (4, 0), (4, 1), (5, 0)])?;
+        stage.witness.passed(&[(3, 0), (3, 1), (4, 0), (4, 1), (5, 0)]).await?;
         // `end` looks at every command line for the flag, and at every number of learners that was seen.
         stage.end(&all, 0).await
     })

@@ -145,7 +145,8 @@ impl Witness {
     }
 
     /// These numbers of (voters, learners) were passed through in this order, perhaps with others in between.
-    pub(crate) fn passed(&self, expected: &[(usize, usize)]) -> Result<()> {
+    pub(crate) async fn passed(&self, expected: &[(usize, usize)]) -> Result<()> {
+        look(&self.field, &self.seen).await;
         let seen = self.seen();
         let mut sizes = seen.sizes.iter();
         let all = expected.iter().all(|size| sizes.any(|seen| seen == size));
