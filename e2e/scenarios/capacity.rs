@@ -135,7 +135,7 @@ fn s55(minor: Minor) -> Result<Outcome> {
         stage.executing("all to be alive", |status| status.arithmetic.alive == 3).await?;
         // A new leader compares the voters before it changes anything.
         let before = stage.witness.calls().await;
-        stage.kill_all(&leader, Kind::Etcd).await?;
+        stage.lead(&leader, &other).await?;
         stage.wish(&[&leader, &other, "south"])?;
         stage.said(&["DivergentData=True", &id, &site]).await?;
         stage.writes().await?;

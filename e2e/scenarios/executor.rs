@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use quorate_api::document::format;
 use quorate_cli::demo::mesh::NAMESPACE;
 use quorate_cli::demo::process::Kind;
-use quorate_cli::demo::watch::settled;
 use quorate_core::intent::record::Record;
 use quorate_core::intent::{HeldIntent, IntentState};
 use quorate_e2e::field::FEDERATION;
@@ -17,7 +16,7 @@ use quorate_link::etcd::Error;
 use rustix::process::Signal;
 
 use crate::raw::on_raw;
-use crate::stage::{FOUR, PATIENCE, Stage, THREE, signal};
+use crate::stage::{FOUR, PATIENCE, Stage, THREE, are_settled, signal};
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "s20_agent_dies_in_the_middle_of_an_add", minors: ALL, short: None, run: s20 },
@@ -62,7 +61,6 @@ async fn stop_in(stage: &Stage, moment: Moment, wished: &[&str]) -> Result<Optio
         before = before.max(highest(site)?);
     }
     stage.wish(wished)?;
-    let sites: Vec<String> = wished.iter().map(|site| (*site).to_owned()).collect();
     let clock = Clock::start();
     loop {
         for site in FOUR {
@@ -81,18 +79,12 @@ async fn stop_in(stage: &Stage, moment: Moment, wished: &[&str]) -> Result<Optio
             // It went on before it was stopped.
             agents.iter().try_for_each(|agent| signal(agent, Signal::CONT))?;
         }
-        if settled(&stage.field.watch.statuses(), &sites, sites.len()) {
+        if are_settled(&stage.field.watch.statuses(), wished) {
             return Ok(None);
         }
         ensure!(clock.elapsed() < PATIENCE, "{moment:?} never came:\n{}", stage.field.watch.describe());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-}
-
-/// Leadership goes from one site to another, by hand.
-async fn lead(stage: &Stage, from: &str, to: &str) -> Result<()> {
-    let to = u64::from_str_radix(&stage.member(to)?, 16)?;
-    stage.client(from).await?.move_leader(to).await.context("moving leadership by hand")
 }
 
 /// The three sites after one that does not lead was exchanged for the one that is not there.
@@ -134,7 +126,7 @@ fn s20(minor: Minor) -> Result<Outcome> {
                 // Any other voter's site: its agent has to find out what was begun.
                 let heir =
                     THREE.into_iter().find(|site| **site != executor && sites.iter().any(|s| s == site));
-                lead(&stage, &executor, heir.context("no heir")?).await?;
+                stage.lead(&executor, heir.context("no heir")?).await?;
             }
             stage.start(&executor).await?;
             let wished: Vec<&str> = sites.iter().map(String::as_str).collect();
@@ -199,7 +191,7 @@ fn s21(minor: Minor) -> Result<Outcome> {
         // It stands still with a change in its hands, and another one leads and executes meanwhile.
         let second = sites.iter().find(|site| **site != first && THREE.contains(&site.as_str()));
         let second = second.context("no second")?;
-        lead(&stage, &first, second).await?;
+        stage.lead(&first, second).await?;
         let resolved = || -> Result<bool> {
             Ok(record(&stage, second)?.and_then(|record| record.intent).is_some_and(|held| !held.open()))
         };

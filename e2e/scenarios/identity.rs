@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use quorate_cli::demo::process::{Kind, Process};
+use quorate_cli::demo::process::Kind;
 use quorate_e2e::net::Traffic;
 use quorate_e2e::suite::{ALL, Case, Minor, Outcome, on_sites};
+use quorate_link::clock::Clock;
 use quorate_link::etcd::Refused;
 
 use crate::raw::{Raw, on_raw, refused};
-use crate::stage::{FOUR, Stage, THREE};
+use crate::stage::{FOUR, PATIENCE, Stage, THREE};
 use crate::witness::{FOREIGN, is_new};
 
 pub(crate) const CASES: &[Case] = &[
@@ -24,15 +25,6 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "s12_two_members_with_one_name", minors: ALL, short: None, run: s12 },
     Case { name: "s14_state_new_left_behind", minors: ALL, short: None, run: s14 },
 ];
-
-/// Whether an etcd of another id than `old` was started to join, and none to begin.
-fn joined(etcds: &[Process], volume: &std::path::Path) -> Result<()> {
-    let data = volume.join("data").display().to_string();
-    let here = || etcds.iter().filter(|etcd| etcd.flag("data-dir") == Some(&data));
-    let last = here().filter(|etcd| !is_new(etcd)).count();
-    ensure!(last > 0, "no etcd joined with {data}");
-    Ok(())
-}
 
 /// S01: the directory is gone, the peers answer. Plain etcd ends in a crash loop; quorate never starts it again, removes
 /// the id, and joins under a new one.
@@ -52,8 +44,7 @@ fn s01(minor: Minor) -> Result<Outcome> {
         let stage = Stage::raise(field, &THREE).await?;
         let [_, site, _] = stage.cast().await?;
         let old = stage.member(&site)?;
-        let names: Vec<_> =
-            stage.witness.etcds().iter().filter_map(|e| Some(e.flag("name")?.to_owned())).collect();
+        let before = stage.witness.starts()?.len();
         stage.field.watch.from_now();
         stage.witness.from_now();
         stage.wipe(&site)?;
@@ -62,11 +53,9 @@ fn s01(minor: Minor) -> Result<Outcome> {
         // Removed first: etcd refuses an addition while one of three is down.
         stage.witness.passed(&[(2, 0), (2, 1), (3, 0)]).await?;
         stage.witness.never(4)?;
-        let etcds = stage.witness.etcds();
-        let later: Vec<Process> =
-            etcds.into_iter().filter(|e| !names.iter().any(|name| e.flag("name") == Some(name))).collect();
-        ensure!(!later.iter().any(is_new), "an etcd was started with state new: {later:?}");
-        joined(&later, &stage.volume(&site)?)?;
+        let later = stage.witness.starts()?.split_off(before);
+        ensure!(!later.is_empty(), "no etcd was started");
+        ensure!(!later.iter().any(|start| is_new(&start.process)), "started with state new: {later:?}");
         stage.end(&THREE, 0).await
     })
 }
@@ -178,9 +167,17 @@ fn s05(minor: Minor) -> Result<Outcome> {
 
 /// A person removes a member, without quorate.
 async fn remove_by_hand(stage: &Stage, leader: &str, id: &str) -> Result<()> {
-    let id = u64::from_str_radix(id, 16)?;
-    stage.client(leader).await?.member_remove(id).await.context("removing by hand")?;
-    Ok(())
+    let (id, client, clock) = (u64::from_str_radix(id, 16)?, stage.client(leader).await?, Clock::start());
+    loop {
+        match client.member_remove(id).await {
+            Ok(_) => return Ok(()),
+            // For some seconds after each change.
+            Err(error)
+                if error.refused() == Some(Refused::UnhealthyCluster) && clock.elapsed() < PATIENCE => {}
+            Err(error) => return Err(error).context("removing by hand"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// S06: a member that is removed while it is cut off never hears of it. Its agent does, and stops it; and when the links
@@ -193,8 +190,9 @@ fn s06(minor: Minor) -> Result<Outcome> {
         for traffic in [Traffic::Peer, Traffic::All] {
             let old = stage.member(&site)?;
             let etcd = stage.etcd(&site).await?;
+            stage.field.watch.from_now();
             net.isolate(&site, traffic)?;
-            stage.said(&[&site, "AllMembersReady=False"]).await?;
+            stage.said(&[&format!("{leader}: AllMembersReady=False"), &site]).await?;
             let term = stage.term().await?;
             remove_by_hand(&stage, &leader, &old).await?;
             stage.writes().await?;
@@ -311,7 +309,7 @@ fn s08(minor: Minor) -> Result<Outcome> {
         for site in ["east", "west"] {
             field.said(&[&format!("{site}: Ready=False WaitingForClusters"), "north"]).await?;
         }
-        ensure!(witness.etcds().is_empty(), "an etcd was started: {:?}", witness.etcds());
+        ensure!(witness.starts()?.is_empty(), "an etcd was started: {:?}", witness.starts()?);
         ensure!(field.watch.cluster_ids().is_empty(), "a cluster was born: {:?}", field.watch.cluster_ids());
         net.heal()?;
         field.until_settled(&field.sites, 3).await?;
@@ -416,29 +414,31 @@ fn s12(minor: Minor) -> Result<Outcome> {
 fn s14(minor: Minor) -> Result<Outcome> {
     on_sites(minor, &THREE, &[], |field| async move {
         let stage = Stage::raise(field, &THREE).await?;
-        let etcds = stage.witness.etcds();
-        let seed = etcds.iter().find(|etcd| is_new(etcd)).context("the seed was not seen")?.clone();
-        let site = seed.site.clone();
-        let known: Vec<i32> = etcds.iter().map(|etcd| etcd.pid).collect();
-        let grant = stage.volume(&site)?.join("desired.json");
+        let starts = stage.witness.starts()?;
+        let seed = starts.iter().find(|start| is_new(&start.process)).context("nothing was ever begun")?;
+        let url = seed.process.flag("initial-advertise-peer-urls").context("no URL")?.to_owned();
+        let site =
+            THREE.into_iter().find(|site| url.contains(&format!("main-{site}-0"))).context("no site")?;
+        let grant = stage.volume(site)?.join("desired.json");
         ensure!(std::fs::read_to_string(&grant)?.contains("Seed"), "not the seed's own grant");
+        let before = starts.len();
         // Its etcd, its supervisor, its agent; each of them starts it again from what is written.
         for kind in [Kind::Etcd, Kind::Member, Kind::Agent] {
-            stage.kill_all(&site, kind).await?;
+            stage.kill_all(site, kind).await?;
             if kind == Kind::Agent {
-                stage.start(&site).await?;
+                stage.start(site).await?;
             }
             stage.settled(&THREE).await?;
         }
         // And with an empty directory beside that old permission to begin a cluster.
-        let old = stage.member(&site)?;
-        stage.kill(&site).await?;
-        std::fs::remove_dir_all(stage.volume(&site)?.join("data"))?;
-        stage.start(&site).await?;
-        stage.replaced(&site, &old, &THREE).await?;
-        let later = stage.witness.etcds();
-        let new: Vec<_> = later.iter().filter(|etcd| is_new(etcd) && !known.contains(&etcd.pid)).collect();
-        ensure!(new.is_empty(), "started with state new after the birth: {new:?}");
+        let old = stage.member(site)?;
+        stage.kill(site).await?;
+        std::fs::remove_dir_all(stage.volume(site)?.join("data"))?;
+        stage.start(site).await?;
+        stage.replaced(site, &old, &THREE).await?;
+        let later = stage.witness.starts()?.split_off(before);
+        ensure!(later.len() >= 3, "it was not started again: {later:?}");
+        ensure!(!later.iter().any(|start| is_new(&start.process)), "started with state new: {later:?}");
         stage.end(&THREE, 0).await
     })
 }

@@ -63,13 +63,7 @@ impl Stage {
 
     /// Waits until the clusters have one settled voter each; a cluster that is named twice, two.
     pub(crate) async fn settled(&self, clusters: &[&str]) -> Result<Statuses> {
-        let sites: Vec<String> = clusters.iter().map(|site| (*site).to_owned()).collect();
-        let good = |now: &Statuses| {
-            let wished = |site: &String| sites.iter().filter(|other| *other == site).count();
-            settled(now, &sites, sites.len())
-                && sites.iter().all(|site| member_ids(now, site).len() == wished(site))
-        };
-        self.until(&format!("settled voters in {sites:?}"), good).await
+        self.until(&format!("settled voters in {clusters:?}"), |now| are_settled(now, clusters)).await
     }
 
     /// Waits for something that the statuses show.
@@ -204,6 +198,12 @@ impl Stage {
         self.field.site(site)?.client().await
     }
 
+    /// Leadership goes from one site to another, by hand.
+    pub(crate) async fn lead(&self, from: &str, to: &str) -> Result<()> {
+        let to = u64::from_str_radix(&self.member(to)?, 16)?;
+        self.client(from).await?.move_leader(to).await.context("moving leadership by hand")
+    }
+
     /// Some more acknowledged writes.
     pub(crate) async fn writes(&self) -> Result<()> {
         for _ in 0..3 {
@@ -259,6 +259,13 @@ impl Stage {
         ensure!(margin >= Some(least), "the margin fell to {margin:?}, not only to {least}");
         Ok(outcome)
     }
+}
+
+/// Whether the clusters have one settled voter each, as often as they are named, and nobody else has one.
+pub(crate) fn are_settled(now: &Statuses, clusters: &[&str]) -> bool {
+    let sites: Vec<String> = clusters.iter().map(|site| (*site).to_owned()).collect();
+    let wished = |site: &String| sites.iter().filter(|other| *other == site).count();
+    settled(now, &sites, sites.len()) && sites.iter().all(|site| member_ids(now, site).len() == wished(site))
 }
 
 /// Sends a signal to a process.

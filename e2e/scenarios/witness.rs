@@ -61,12 +61,20 @@ pub(crate) struct Logged {
     pub(crate) at: f64,
 }
 
+/// A start of an etcd.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Started {
+    /// Only its command line is known.
+    pub(crate) process: Process,
+    /// Seconds of the wall clock.
+    pub(crate) at: f64,
+}
+
 #[derive(Debug, Default)]
 struct Seen {
     /// Voters and learners, each time that they changed.
     sizes: Vec<(usize, usize)>,
     most_learners: usize,
-    etcds: BTreeMap<(i32, String), Process>,
     least_margin: Option<i64>,
     /// Slots of the voters without a running process at the last look: what is missing twice is not just late.
     missing: BTreeSet<String>,
@@ -161,9 +169,19 @@ impl Witness {
         Ok(())
     }
 
-    /// Every etcd process that ever ran.
-    pub(crate) fn etcds(&self) -> Vec<Process> {
-        self.seen().etcds.values().cloned().collect()
+    /// Every start of an etcd, by what it wrote into its log itself: also of those that lived for a moment only.
+    pub(crate) fn starts(&self) -> Result<Vec<Started>> {
+        let line = |line: &serde_json::Value| {
+            let args = line.get("args")?.as_array()?.iter();
+            let args = args.map(|arg| arg.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()?;
+            let at = seconds(line.get("ts")?.as_str()?)?;
+            let process = Process { pid: 0, kind: Kind::Etcd, site: String::new(), args };
+            Some(Started { process, at })
+        };
+        let mut starts = self.logged("Running: ", line)?;
+        starts.retain(|start| start.process.flag("initial-cluster-token") != Some(FOREIGN));
+        starts.sort_by(|a, b| a.at.total_cmp(&b.at));
+        Ok(starts)
     }
 
     /// The smallest margin by what really ran, not by what anybody said.
@@ -180,8 +198,9 @@ impl Witness {
 
     /// What must hold in every case, whatever it is about.
     pub(crate) fn rules(&self) -> Result<()> {
-        let mut etcds = self.etcds();
-        etcds.retain(|etcd| etcd.flag("initial-cluster-token") != Some(FOREIGN));
+        let starts = self.starts()?;
+        let etcds: Vec<&Process> = starts.iter().map(|start| &start.process).collect();
+        ensure!(!etcds.is_empty(), "no etcd wrote how it was started");
         let most = self.seen().most_learners;
         ensure!(most <= 1, "there were {most} learners at once (I1)");
         for etcd in &etcds {
@@ -193,8 +212,7 @@ impl Witness {
                 );
             }
         }
-        let seeds: BTreeSet<_> =
-            etcds.iter().filter(|etcd| is_new(etcd)).map(|etcd| etcd.flag("name")).collect();
+        let seeds: BTreeSet<_> = etcds.iter().filter(|e| is_new(e)).map(|e| e.flag("name")).collect();
         ensure!(seeds.len() <= 1, "more than one etcd was started with state new (I7): {seeds:?}");
         let mut urls: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for etcd in &etcds {
@@ -301,10 +319,6 @@ async fn look(field: &Field, seen: &Mutex<Seen>) {
     {
         let mut seen = lock(seen);
         let running = etcds.iter().filter_map(|etcd| Some(etcd.flag("name")?.to_owned())).collect();
-        for etcd in etcds {
-            let name = etcd.flag("name").unwrap_or_default().to_owned();
-            seen.etcds.insert((etcd.pid, name), etcd);
-        }
         let statuses = field.watch.statuses();
         let executing = statuses.values().find(|s| s.executor.as_deref() == Some(s.observed_from.as_str()));
         if let Some(status) = executing.filter(|status| !status.members.is_empty()) {

@@ -82,7 +82,8 @@ fn it_stops_when_it_is_gone_everywhere_and_resumes_on_its_data() -> Result<()> {
         std::fs::remove_file(file(field.site("west")?))?;
         field
             .until("east to wait for north alone", |now| {
-                says(now, "east", &["DeletionWaits", "site north"]) && says(now, "west", &["DeletionWaits", "site north"])
+                says(now, "east", &["DeletionWaits", "site north"])
+                    && says(now, "west", &["DeletionWaits", "site north"])
             })
             .await?;
         field.writes(&writer).await?;
@@ -182,7 +183,9 @@ fn volumes_without_a_record_are_refused_with_what_can_be_done() -> Result<()> {
             std::fs::rename(file(site), site.manifests().join(format!("{FEDERATION}.yaml.deleted")))?;
         }
         field
-            .until("every site to rest", |now| SITES.iter().all(|site| says(now, site, &["Ready=False", "Deleted"])))
+            .until("every site to rest", |now| {
+                SITES.iter().all(|site| says(now, site, &["Ready=False", "Deleted"]))
+            })
             .await?;
         for name in SITES {
             field.mesh.run.gone(name, &[Kind::Member, Kind::Etcd], GONE).await?;
