@@ -8,8 +8,8 @@ source "$(dirname "$0")/lib.sh"
 # The same list as in docs/contributing: a compiler for aws-lc and zstd, protoc for our protocols and etcd's.
 # libprotobuf-dev holds google/protobuf/*.proto, which etcd's protocols import.
 packages=(gcc libc6-dev protobuf-compiler libprotobuf-dev)
-# Tests make networks of their own, with faults in them.
-network_packages=(iproute2 iptables util-linux)
+# Tests make networks of their own, with faults in them, and clocks that jump.
+network_packages=(iproute2 iptables util-linux faketime)
 
 nextest_version=0.9.151
 nextest_oldest=0.9.143
@@ -34,7 +34,7 @@ missing_for_build() { # what is missing, one a line
 
 missing_for_network() {
   local program
-  for program in ip iptables nsenter unshare; do
+  for program in ip iptables nsenter unshare faketime; do
     have "$program" || echo "$program"
   done
 }

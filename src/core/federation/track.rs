@@ -287,13 +287,11 @@ impl Tracker {
         else {
             return true;
         };
-        // The site fell silent, or its supervisor says that etcd is not running.
+        // The site fell silent, or its supervisor says that etcd is not running. One that runs and does not answer stands
+        // still, for want of a disk or a processor: that is just what the rule is about (S45).
         let silent = now.saturating_sub(told.true_at) >= 2_500;
-        let running = told
-            .observation
-            .members
-            .iter()
-            .any(|m| m.member == Some(old) && m.process == Process::Running && m.status.is_some());
+        let running =
+            told.observation.members.iter().any(|m| m.member == Some(old) && m.process == Process::Running);
         silent || !running
     }
 

@@ -292,7 +292,7 @@ fn the_promoted_voter_is_compared_also_after_an_activation() {
 
 /// a planned move counts as unplanned for every other agent.
 #[test]
-fn planned_moves_of_others_do_not_freeze() {
+fn planned_moves_of_others_do_not_freeze_and_starved_leaders_do() {
     let me = site("north");
     let mut t = Tracker::new(me.clone(), key(), 0);
     let slot = |s: &str| Slot { site: site(s), ordinal: 0, zone: default_zone() };
@@ -347,6 +347,26 @@ fn planned_moves_of_others_do_not_freeze() {
         });
         Arc::new(o)
     };
+    // Nobody moved leadership: a leader that stands still, without a disk or a processor say, runs and does not answer (S45).
+    // One whose process has ended explains the change that follows.
+    for (process, unplanned) in [(Process::Running, 1), (Process::Exited, 0)] {
+        let mut starved = Tracker::new(me.clone(), key(), 0);
+        starved.hear(obs("east", 1, Some(1), None), 0, 1_000);
+        let mut silent = (*obs("east", 1, None, None)).clone();
+        (silent.members[0].status, silent.members[0].process) = (None, process.clone());
+        starved.hear(Arc::new(silent), 0, 2_000);
+        starved.hear(obs("west", 2, Some(2), None), 0, 2_500);
+        let none = std::collections::BTreeSet::new();
+        let v = starved.view(Frame {
+            now: 2_600,
+            cluster: None,
+            removed: &none,
+            wish: None,
+            expected: &[],
+            settle_ms: 5_000,
+        });
+        assert_eq!(v.leader_changes, unplanned, "{process:?}");
+    }
     t.hear(obs("east", 1, Some(1), None), 0, 1_000);
     t.hear(obs("west", 2, None, None), 0, 1_000);
     // east's executor: MoveLeader west (I10 before its removal); then west's: MoveLeader east.

@@ -151,12 +151,18 @@ impl Code {
             Self::TooFar => "its learner stays a learner, which no quorum counts",
             Self::SlowFailover => "nothing: the timers follow from the distance of the sites",
             Self::NameTaken => "nothing is begun, and the federation that is there goes on",
-            Self::VolumesWithoutRecord => "no etcd is started on these volumes or beside them, and nothing is moved or deleted",
+            Self::VolumesWithoutRecord => {
+                "no etcd is started on these volumes or beside them, and nothing is moved or deleted"
+            }
             Self::SpecAbsent | Self::SpecDeleted => {
                 "members go on serving; membership steps wait until the sites agree again"
             }
-            Self::DeletionWaits => "the members go on serving, and the agent asks the other sites again and again",
-            Self::Deleted => "etcd is stopped, record and data stay; it starts where it was once the file is back",
+            Self::DeletionWaits => {
+                "the members go on serving, and the agent asks the other sites again and again"
+            }
+            Self::Deleted => {
+                "etcd is stopped, record and data stay; it starts where it was once the file is back"
+            }
             Self::PortInUse | Self::EtcdMissing | Self::EtcdTooOld | Self::EtcdOtherVersion => {
                 "the member is tried again every few seconds and starts by itself when the cause is gone; data and record \
                  stay as they are, and other federations of this agent go on"
