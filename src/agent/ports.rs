@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
+use quorate_core::federation::distance::Distance;
 use quorate_core::federation::member::{Grant, MemberReport, OutsideMark};
 use quorate_core::federation::observed::{MemberList, RecordSummary, SiteObservation, Status};
 use quorate_core::federation::spec::Spec;
@@ -147,8 +148,8 @@ pub trait Peers: Send + Sync + 'static {
     fn mesh(&self) -> Vec<SiteName>;
     /// Makes the own observation known to the agents of some sites. Never waits.
     fn publish(&self, publication: Publication);
-    /// The round-trip time to the agent of a site over the last minute, microseconds; none while it is not proven.
-    fn round_trip(&self, site: &SiteName) -> Option<u32>;
+    /// The distance to the agent of a site over the last minute; none while it is not proven.
+    fn round_trip(&self, site: &SiteName) -> Option<Distance>;
 }
 
 /// For which federation an agent speaks.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::federation::distance::Window;
+use quorate_core::federation::distance::{Distance, Window};
 use quorate_core::federation::member::{Mark, MemberReport, OutsideMark, Process};
 use quorate_core::federation::observed::{
     DataCheck, Hindrance, LeaderClaim, Link, ListedMember, LocalMember, MemberList, PROBE_MS, PeerLink,
@@ -69,7 +69,8 @@ impl Row {
     fn link(&self, member: MemberId, now: u64) -> Link {
         let good_ms = self.good_since.map_or(0, |since| now.saturating_sub(since).clamp(1, GOOD_CAP_MS));
         let stale = self.probed_at.is_none_or(|at| now.saturating_sub(at) > PROBE_MS);
-        Link { member, misses: self.misses, good_ms, rtt_us: self.distance.told_us().unwrap_or(0), stale }
+        let (rtt_us, least_us) = self.distance.told().map_or((0, 0), |told| (told.rtt_us, told.least_us));
+        Link { member, misses: self.misses, good_ms, rtt_us, least_us, stale }
     }
 }
 
@@ -87,8 +88,8 @@ impl Look {
 
     /// The worst round-trip time, ms.
     pub(super) fn rtt_ms(&self) -> u64 {
-        let known = self.links.values().filter_map(|row| row.distance.told_us());
-        known.map(|us| u64::from(us) / 1_000).max().unwrap_or(0)
+        let known = self.links.values().filter_map(|row| row.distance.told());
+        known.map(|told| u64::from(told.rtt_us) / 1_000).max().unwrap_or(0)
     }
 
     /// Rule I13: 5 s + 2 x the worst round-trip time.
@@ -220,8 +221,8 @@ impl<W: World> Federation<W> {
 
     fn peer_links(&self) -> Vec<PeerLink> {
         let row = |site: SiteName| {
-            let rtt_us = self.ports.peers.round_trip(&site)?;
-            Some(PeerLink { site, rtt_us })
+            let Distance { rtt_us, least_us } = self.ports.peers.round_trip(&site)?;
+            Some(PeerLink { site, rtt_us, least_us })
         };
         self.others().into_iter().filter_map(row).collect()
     }
@@ -308,8 +309,11 @@ impl<W: World> Federation<W> {
             row.probing = true;
             row.due = now + period;
             let etcd = Arc::clone(&self.ports.etcd);
+            // A new connection and the question take four round trips: a far member answers later, not worse.
+            let far_us = self.ports.peers.round_trip(&target.site).map_or(0, |distance| distance.rtt_us);
+            let limit = PROBE_LIMIT + Duration::from_micros(u64::from(far_us) * 4).min(PROBE_LIMIT);
             self.spawn(async move {
-                let rtt_us = tokio::time::timeout(PROBE_LIMIT, etcd.probe(&target)).await.ok().flatten();
+                let rtt_us = tokio::time::timeout(limit, etcd.probe(&target)).await.ok().flatten();
                 Event::Probed { member: target.member, rtt_us }
             });
         }

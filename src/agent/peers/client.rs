@@ -112,7 +112,7 @@ async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<
             },
             _ = ping.tick() => {
                 let age = seconds(mesh.age_ms(peer).unwrap_or(u64::MAX));
-                let rtt = mesh.round_trip_us(peer).map(|us| Duration::from_micros(us.into()).as_secs_f64());
+                let rtt = mesh.round_trip(peer).map(|d| Duration::from_micros(d.rtt_us.into()).as_secs_f64());
                 mesh.metrics.peer(peer.as_str(), age, rtt);
                 let now = mesh.clock.elapsed();
                 let open = pinged.is_some_and(|(_, at)| now.saturating_sub(at) < PONG);
@@ -204,7 +204,7 @@ fn fresh(mesh: &Mesh, peer: &SiteName) -> (u64, Message) {
     let contacts = mesh.peers().map(|site| Contact {
         site: site.to_string(),
         age_ms: mesh.age_ms(site),
-        rtt_us: mesh.round_trip_us(site).map(u64::from),
+        rtt_us: mesh.round_trip(site).map(|distance| distance.rtt_us.into()),
     });
     let (contacts, wall_ms) = (contacts.collect(), Clock::unix_millis());
     let envelope = mesh.envelope(None, Sender::default());

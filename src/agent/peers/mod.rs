@@ -21,7 +21,7 @@ use quorate_api::document::{self, format};
 use quorate_api::peer::peer_client::PeerClient;
 use quorate_api::peer::{Document, Envelope};
 use quorate_core::ballot::Ballot;
-use quorate_core::federation::distance::Window;
+use quorate_core::federation::distance::{Distance, Window};
 use quorate_core::federation::observed::{RecordSummary, SiteObservation};
 use quorate_core::federation::spec::Spec;
 use quorate_core::id::{BootId, Digest, FederationKey, SiteName};
@@ -210,15 +210,15 @@ impl Mesh {
         window.enough()
     }
 
-    /// How far a peer's agent is, microseconds; none while that is not proven.
-    pub fn round_trip_us(&self, peer: &SiteName) -> Option<u32> {
-        lock(&self.distances).get(peer)?.proven_us(self.clock.now_ms())
+    /// How far a peer's agent is; none while that is not proven.
+    pub fn round_trip(&self, peer: &SiteName) -> Option<Distance> {
+        lock(&self.distances).get(peer)?.proven(self.clock.now_ms())
     }
 
     /// What is known of a peer's agent, for people.
     pub fn contact(&self, peer: &SiteName) -> PeerReport {
         let protocol = lock(&self.highest).get(peer).copied();
-        let rtt_us = self.round_trip_us(peer).map(u64::from);
+        let rtt_us = self.round_trip(peer).map(|distance| u64::from(distance.rtt_us));
         PeerReport { age_ms: self.age_ms(peer), protocol, rtt_us, ..self.contacts.report(peer) }
     }
 
@@ -415,7 +415,7 @@ impl Peers for FederationPeers {
         self.mesh.wake.send_modify(|count| *count += 1 + u64::from(sites_changed));
     }
 
-    fn round_trip(&self, site: &SiteName) -> Option<u32> {
-        self.mesh.round_trip_us(site)
+    fn round_trip(&self, site: &SiteName) -> Option<Distance> {
+        self.mesh.round_trip(site)
     }
 }

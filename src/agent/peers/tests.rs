@@ -231,7 +231,7 @@ async fn views_arrive_and_are_renewed() {
     };
     tokio::time::timeout(Duration::from_secs(10), renewed).await.unwrap();
     let measured = async {
-        while east.mesh.round_trip_us(&west.site).is_none() {
+        while east.mesh.round_trip(&west.site).is_none() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

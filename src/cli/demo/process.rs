@@ -120,8 +120,8 @@ impl Run {
             .process_group(0);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            // The settings of whoever calls us are not those of the sites.
-            if text.starts_with("QUORATE_") && text != "QUORATE_ETCD_DIR" {
+            // The settings of whoever calls us are not those of the sites, whose files name their etcd too.
+            if text.starts_with("QUORATE_") {
                 command.env_remove(&name);
             }
         }

@@ -14,11 +14,20 @@ const KEPT: usize = 8;
 /// From so few samples nothing is concluded: one pause of a busy machine would be taken for distance.
 const ENOUGH: usize = 5;
 
+/// How far something is, as measured over the last minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Distance {
+    /// The 99th percentile, microseconds: what timers have to bear.
+    pub rtt_us: u32,
+    /// The shortest, microseconds: what no pause of a machine can have made longer.
+    pub least_us: u32,
+}
+
 /// The round-trip times of one link over the last minute, and what others are told of them.
 #[derive(Debug, Clone, Default)]
 pub struct Window {
     samples: VecDeque<(u64, u32)>,
-    told_us: Option<u32>,
+    told: Option<Distance>,
 }
 
 impl Window {
@@ -31,24 +40,25 @@ impl Window {
         while self.samples.len() > KEPT && old(self.samples.front()) {
             self.samples.pop_front();
         }
-        let Some(now_us) = percentile(self.samples.iter().map(|(_, us)| *us)) else { return };
+        let samples = || self.samples.iter().map(|(_, us)| *us);
+        let (Some(rtt_us), Some(least_us)) = (percentile(samples()), samples().min()) else { return };
         // A number that trembles would be a change with each sample, and news for every other site: only a clear one
         // counts.
-        let clear = |told: u32| now_us.abs_diff(told) > told / 8 + 500;
-        if self.told_us.is_none_or(clear) {
-            self.told_us = Some(now_us);
+        let clear = |now: u32, told: u32| now.abs_diff(told) > told / 8 + 500;
+        if self.told.is_none_or(|told| clear(rtt_us, told.rtt_us) || clear(least_us, told.least_us)) {
+            self.told = Some(Distance { rtt_us, least_us });
         }
     }
 
-    /// The round-trip time that is told, microseconds; none before the first sample.
-    pub const fn told_us(&self) -> Option<u32> {
-        self.told_us
+    /// The distance that is told; none before the first sample.
+    pub const fn told(&self) -> Option<Distance> {
+        self.told
     }
 
     /// The same, only if there are enough samples and the newest is not older than the window.
-    pub fn proven_us(&self, now_ms: u64) -> Option<u32> {
+    pub fn proven(&self, now_ms: u64) -> Option<Distance> {
         let young = self.samples.back().is_some_and(|(at, _)| now_ms.saturating_sub(*at) <= WINDOW_MS);
-        self.told_us.filter(|_| young && self.samples.len() >= ENOUGH)
+        self.told.filter(|_| young && self.samples.len() >= ENOUGH)
     }
 
     /// Whether there are enough samples to conclude something.
@@ -117,6 +127,26 @@ pub fn between<'a>(
     probes.or_else(|| linked(here, b).max(linked(there, a)))
 }
 
+/// The shortest round trip between two sites in the last minute, microseconds, by whatever measured it: a machine that
+/// is slow to answer makes a way longer and never shorter.
+pub fn least_between<'a>(
+    a: &SiteName,
+    b: &SiteName,
+    observation: impl Fn(&SiteName) -> Option<&'a SiteObservation>,
+) -> Option<u32> {
+    if a == b {
+        return Some(0);
+    }
+    let one_way = |from: &SiteName, to: &SiteName| {
+        let (from, there) = (observation(from)?, observation(to));
+        let probed = there.into_iter().flat_map(|o| &o.members).filter_map(|m| from.link(m.member?));
+        let linked = from.peers.iter().filter(|peer| peer.site == *to);
+        let each = probed.filter(|link| link.up()).map(|link| link.least_us);
+        each.chain(linked.map(|peer| peer.least_us)).filter(|us| *us > 0).min()
+    };
+    one_way(a, b).into_iter().chain(one_way(b, a)).min()
+}
+
 /// What a site's own probes say of a member, microseconds.
 pub fn row(from: &SiteObservation, member: MemberId) -> Option<u32> {
     from.link(member).filter(|link| link.up() && link.rtt_us > 0).map(|link| link.rtt_us)
@@ -134,23 +164,23 @@ mod tests {
     #[test]
     fn one_pause_is_no_distance_and_trembling_is_no_news() {
         let mut window = Window::default();
-        assert_eq!((window.told_us(), window.enough()), (None, false));
+        assert_eq!((window.told().map(|d| d.rtt_us), window.enough()), (None, false));
         for (i, us) in [900, 70_000, 1_000, 1_100].into_iter().enumerate() {
             window.add(i as u64 * 200, us);
         }
-        assert_eq!(window.proven_us(800), None, "four samples are too few");
+        assert_eq!(window.proven(800), None, "four samples are too few");
         window.add(800, 1_050);
-        assert_eq!(window.proven_us(800), Some(1_100));
+        assert_eq!(window.proven(800), Some(Distance { rtt_us: 1_100, least_us: 900 }));
         for at in 5..60 {
             window.add(at * 200, 1_050 + (at as u32 % 7) * 40);
-            assert_eq!(window.told_us(), Some(1_100), "at {at}");
+            assert_eq!(window.told().map(|d| d.rtt_us), Some(1_100), "at {at}");
         }
-        assert_eq!(window.proven_us(80_000), None, "nothing is proven by old samples");
+        assert_eq!(window.proven(80_000), None, "nothing is proven by old samples");
         // The way is longer now: after a while the window holds nothing else.
         for at in 60..400 {
             window.add(at * 200, 120_000);
         }
-        assert_eq!(window.told_us(), Some(120_000));
+        assert_eq!(window.told().map(|d| d.rtt_us), Some(120_000));
     }
 
     #[test]
@@ -164,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_worst_pair_counts_and_an_unknown_one_is_named() {
-        let row = |to: &str, ms: u32| PeerLink { site: site(to), rtt_us: ms * 1_000 };
+        let row = |to: &str, ms: u32| PeerLink { site: site(to), rtt_us: ms * 1_000, least_us: ms * 500 };
         let said = |name: &str, peers: Vec<PeerLink>| SiteObservation {
             peers,
             ..SiteObservation::empty(site(name))
@@ -177,6 +207,8 @@ mod tests {
         let find = |name: &SiteName| all.iter().find(|o| o.site == *name);
         assert_eq!(between(&site("a"), &site("b"), find), Some(12_000));
         assert_eq!(between(&site("b"), &site("c"), find), None);
+        assert_eq!(least_between(&site("b"), &site("a"), find), Some(5_000), "the shortest of both directions");
+        assert_eq!(least_between(&site("b"), &site("c"), find), None);
         let sites = [site("a"), site("b"), site("c")];
         let found = worst(&sites, find);
         assert_eq!(found, Worst { rtt_us: 80_000, unknown: Some((site("b"), site("c"))) });

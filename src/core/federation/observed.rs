@@ -192,8 +192,11 @@ pub struct Link {
     pub misses: u32,
     /// For how long it was good without a break, milliseconds.
     pub good_ms: u64,
-    /// Round-trip time of the good probes, microseconds; see [`crate::federation::distance::Window`].
+    /// Round-trip time of the good probes, microseconds; see [`crate::federation::distance::Distance`].
     pub rtt_us: u32,
+    /// The shortest of them, microseconds.
+    #[serde(default)]
+    pub least_us: u32,
     /// The last probe was more than [`PROBE_MS`] old when this row was made: good enough to call a member alive in calm
     /// times, not good enough for a step (rule I13).
     #[serde(default)]
@@ -205,8 +208,11 @@ pub struct Link {
 pub struct PeerLink {
     /// The other site.
     pub site: SiteName,
-    /// Round-trip time over the last minute, microseconds; see [`crate::federation::distance::Window`].
+    /// Round-trip time over the last minute, microseconds; see [`crate::federation::distance::Distance`].
     pub rtt_us: u32,
+    /// The shortest of them, microseconds.
+    #[serde(default)]
+    pub least_us: u32,
 }
 
 /// Probes come every second while a step is wished; one that is older than this belongs to calm times.

@@ -239,9 +239,9 @@ impl View {
         self.site(name).filter(|site| site.heard()).and_then(|site| site.observation.as_deref())
     }
 
-    /// The round-trip time between two sites, microseconds, as far as it was measured.
+    /// The shortest round trip between two sites, microseconds, as far as it was measured.
     pub fn distance(&self, a: &SiteName, b: &SiteName) -> Option<u32> {
-        distance::between(a, b, |name| self.site(name).and_then(|site| site.observation.as_deref()))
+        distance::least_between(a, b, |name| self.site(name).and_then(|site| site.observation.as_deref()))
     }
 
     /// What on its host keeps the member of a slot from running, as its agent says now.

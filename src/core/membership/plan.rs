@@ -574,8 +574,9 @@ fn complete_rows(model: &mut View, members: &[MemberId]) {
         };
         for member in members {
             if observation.link(*member).is_none() {
+                let (good_ms, us) = (safety::PROVEN_MS, 1);
                 let link =
-                    Link { member: *member, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1, stale: false };
+                    Link { member: *member, misses: 0, good_ms, rtt_us: us, least_us: us, stale: false };
                 Arc::make_mut(observation).links.push(link);
             }
         }

@@ -311,7 +311,8 @@ pub fn within_reach(p: Proposed<'_>) -> Verdict {
     }
 }
 
-/// Why a site may not have voters, if it is too far from one.
+/// Why a site may not have voters, if it is too far from one. The shortest round trip of a minute decides: the longer ones
+/// tell of busy machines as well, and whoever is busy is not far.
 pub fn too_far(view: &View, site: &SiteName) -> Option<Reason> {
     let far = view.voters().filter_map(|m| view.distance(site, m.site()?)).max()? / 1_000;
     let reason = Reason::new(Code::TooFar).site(site).numbers(far.into(), MAX_VOTER_RTT_MS.into());

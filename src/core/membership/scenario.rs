@@ -223,11 +223,14 @@ impl Story {
         o.peers = self
             .sites()
             .into_iter()
-            .map(|to| PeerLink { rtt_us: self.distance_ms(site, &to) * 1_000 + 100, site: to })
+            .map(|to| {
+                let rtt_us = self.distance_ms(site, &to) * 1_000 + 100;
+                PeerLink { rtt_us, least_us: rtt_us, site: to }
+            })
             .collect();
         for actor in &self.actors {
             let rtt_us = self.distance_ms(site, &actor.slot.site) * 1_000 + 100;
-            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us, stale: false });
+            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us, least_us: rtt_us, stale: false });
             if actor.slot.site != *site {
                 continue;
             }

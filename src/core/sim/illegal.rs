@@ -184,6 +184,7 @@ fn complete_rows(view: &mut View) {
             misses: 0,
             good_ms: 60_000,
             rtt_us: 1,
+            least_us: 1,
             stale: false,
         });
         Arc::make_mut(observation).links = links.collect();

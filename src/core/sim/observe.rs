@@ -111,6 +111,7 @@ impl World {
                     misses: probe.misses,
                     good_ms,
                     rtt_us: u32::from(good_ms > 0) * 500,
+                    least_us: u32::from(good_ms > 0) * 500,
                     stale: false,
                 }
             })

@@ -9,6 +9,7 @@ use std::time::Duration;
 use quorate_api::manifest::{self, Manifest};
 use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
+use quorate_core::federation::distance::Distance;
 use quorate_core::federation::member::{
     DirFacts, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, OutsideMark, Process,
 };
@@ -471,8 +472,9 @@ impl Peers for FakePeers {
         matches!(self.ask(site, Question::Resolve(Arc::clone(resolution))).await, Some(Reply::Resolved(true)))
     }
 
-    fn round_trip(&self, site: &SiteName) -> Option<u32> {
-        self.net.handle(&self.me, site).map(|_| self.net.distance_us.load(Ordering::Relaxed))
+    fn round_trip(&self, site: &SiteName) -> Option<Distance> {
+        let rtt_us = self.net.distance_us.load(Ordering::Relaxed);
+        self.net.handle(&self.me, site).map(|_| Distance { rtt_us, least_us: rtt_us })
     }
 
     async fn name_taken(&self, site: &SiteName, _: Sender) -> Option<bool> {

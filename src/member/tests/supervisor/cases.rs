@@ -418,13 +418,13 @@ async fn no_binary() {
     let mut grant = member.seed(ONE);
     grant.settings.version = "3.6.0".into();
     let refused = member.grant(&grant).await.unwrap_err();
-    assert!(refused.message().contains("3.6.0 was asked for"), "{refused:?}");
+    assert!(refused.message().contains("3.6.0 is asked for"), "{refused:?}");
     let report = member.until("exited", |report| report.process == Process::Exited).await;
     let words = report.last_words.unwrap();
-    assert!(words.contains("3.6.0 was asked for") && words.contains("install"), "{words}");
+    assert!(words.contains("3.6.0 is asked for") && words.contains("install"), "{words}");
     assert!(member.data().symlink_metadata().is_err(), "nothing was touched");
     assert!(report.incarnation.unwrap().state < IncarnationState::Started, "its one start is not spent");
-    assert!(member.http("/readyz").await.contains("3.6.0 was asked for"));
+    assert!(member.http("/readyz").await.contains("3.6.0 is asked for"));
     // The right version comes, and it starts.
     member.outside(ONE, IncarnationState::Planned, Mark::default());
     member.grant(&member.seed(ONE)).await.unwrap();
