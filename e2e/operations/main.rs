@@ -11,6 +11,7 @@ mod replace;
 mod restart;
 mod size;
 mod swap;
+mod timing;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ fn main() -> Result<ExitCode> {
         executor::CASES,
         cuts::CASES,
         drift::CASES,
+        timing::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

@@ -18,6 +18,7 @@ use quorate_core::id::{
 use quorate_core::intent::record::Record;
 use quorate_core::intent::retirement::Retired;
 use quorate_core::intent::{Intent, Resolution};
+use quorate_core::membership::disruption::{DrainGrant, DrainRequest};
 use quorate_core::reason::Reason;
 
 /// A member whose peer port is looked at from here.
@@ -83,7 +84,7 @@ pub trait Runtime: Send + Sync + 'static {
     fn supervise(&self, wanted: &Supervised) -> impl Future<Output = Result<(), Fault>> + Send;
     /// Supervises again what was supervised before, without knowing the record: the guard makes that safe.
     fn resume(&self) -> impl Future<Output = ()> + Send;
-    /// Gives a grant.
+    /// Gives a grant. One to resume with other settings restarts an etcd that runs.
     fn grant(&self, grant: &Grant) -> impl Future<Output = Result<(), Fault>> + Send;
     /// Stops an incarnation; if a reason is given its directory goes to the archive.
     fn stop(
@@ -146,6 +147,13 @@ pub trait Peers: Send + Sync + 'static {
     fn name_taken(&self, site: &SiteName, from: Sender) -> impl Future<Output = Option<bool>> + Send;
     /// All agents of the mesh but the own one, whether they have a part in this federation or not.
     fn mesh(&self) -> Vec<SiteName>;
+    /// Asks the executor's agent for the token to restart an own voter.
+    fn drain(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        request: DrainRequest,
+    ) -> impl Future<Output = Result<DrainGrant, Reason>> + Send;
     /// Makes the own observation known to the agents of some sites. Never waits.
     fn publish(&self, publication: Publication);
     /// The distance to the agent of a site over the last minute; none while it is not proven.

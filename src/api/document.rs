@@ -28,6 +28,10 @@ pub mod format {
     pub const ACK: &str = "quorate.ack/1";
     /// The outcome of an intent.
     pub const RESOLUTION: &str = "quorate.resolution/1";
+    /// A request for the token to restart a voter.
+    pub const DRAIN: &str = "quorate.drain/1";
+    /// The answer to it.
+    pub const DRAIN_REPLY: &str = "quorate.drain-reply/1";
     /// What a member may start.
     pub const GRANT: &str = "quorate.grant/1";
     /// What a member reports.

@@ -6,6 +6,7 @@ use crate::federation::member::Process;
 use crate::federation::observed::{LocalMember, SiteObservation};
 use crate::federation::view::{Life, View, Wish};
 use crate::id::{Digest, Epoch, Generation, MemberId, SiteName, Slot, Uid};
+use crate::membership::disruption;
 use crate::membership::plan::Planned;
 use crate::membership::quorum::{arithmetic, at_risk};
 use crate::membership::step::{Decision, Step, StepKind};
@@ -293,13 +294,7 @@ pub fn conditions(
         Some(reason) => from_reason(T::DataLost, true, reason),
         None => condition(T::DataLost, false, "DataPresent", "no data directory was refused".to_owned()),
     });
-    let updated = view.voters().all(|m| m.version.is_some());
-    all.push(condition(
-        T::AllMembersUpdated,
-        updated,
-        "Versions",
-        "members run the wished version".to_owned(),
-    ));
+    all.push(members_updated(view, wish));
     let ready =
         quorate && all.iter().any(|c| c.kind == T::AllMembersReady && c.status == ConditionStatus::True);
     let hindered = hindrance(view).map(|reason| reason.code.name());
@@ -356,6 +351,17 @@ fn members_ready(view: &View, wish: &Wish) -> Condition {
     let as_wished = view.voters().count() == wish.slots.len() && view.learners().next().is_none();
     let message = format!("{} of {} voters", view.voters().count(), wish.slots.len());
     condition(AllMembersReady, as_wished, if as_wished { "AsWished" } else { "MembersMissing" }, message)
+}
+
+fn members_updated(view: &View, wish: &Wish) -> Condition {
+    use ConditionType::AllMembersUpdated;
+    if let Some(m) = disruption::outdated(view, &wish.options) {
+        let reason = Reason::new(Code::RestartPending).member(m.id).maybe_site(m.site());
+        return from_reason(AllMembersUpdated, false, &reason);
+    }
+    let updated = view.voters().all(|m| m.version.is_some());
+    let message = "members run with the effective settings".to_owned();
+    condition(AllMembersUpdated, updated, "Versions", message)
 }
 
 fn spec_agreed(view: &View, wish: &Wish) -> Condition {

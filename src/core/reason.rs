@@ -323,6 +323,21 @@ codes! {
     /// The loss of one site or zone would stop writes.
     QuorumAtRisk, None, "the loss of site {site} would stop writes ({have} of {need} voters would remain)",
         "bring missing members back, or add a third site";
+    /// A member is being restarted as planned; nothing else is begun meanwhile.
+    RestartRunning, None, "member {member} at site {site} is being restarted as planned",
+        "wait: one at a time";
+    /// A new executor does not know yet whether the one before it has permitted a restart.
+    TokenUnsure, None, "the executor has led for {have} ms; after {need} ms no restart that another one permitted is under way",
+        "wait";
+    /// With this voter stopped one more loss would stop writes.
+    NoSlack, None, "{have} voters are alive, a planned restart of member {member} at site {site} needs {need}",
+        "bring missing members back; of two voters none can be restarted";
+    /// A membership step runs or comes next; restarts wait for it.
+    StepsFirst, None, "a membership step comes before a restart",
+        "wait";
+    /// A voter still runs with older settings than the effective ones.
+    RestartPending, None, "member {member} at site {site} does not run with the effective settings yet",
+        "nothing: members are restarted one at a time, the leader last";
     /// The sites are so far apart that the loss of the leader stops writes for longer than Kubernetes' controllers wait.
     SlowFailover, None, "without its leader etcd may not write for {have} ms; leases of Kubernetes' controllers end after {need} ms",
         "use nearer sites, or give the controllers on this etcd longer leases";

@@ -64,7 +64,8 @@ impl<W: World> Federation<W> {
                 | Question::WholeRecord
                 | Question::NameTaken
                 | Question::Spec(_)
-                | Question::Vote(_) => None,
+                | Question::Vote(_)
+                | Question::Drain(_) => None,
             };
             if !brings.is_some_and(|spec| spec.has_site(&self.names.site)) {
                 self.metrics.refused("NotAMember");
@@ -129,6 +130,7 @@ impl<W: World> Federation<W> {
                 }
                 Reply::Ack(ack)
             }
+            Question::Drain(request) => Reply::Drain(self.token_for(site, request)),
             Question::Resolve(resolution) => {
                 if self.missing.is_some() {
                     return Reply::Resolved(false);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorate_core::ballot;
 use quorate_core::federation::member::{
-    Grant, GrantKind, Incarnation, IncarnationState, MemberReport, OutsideMark, Process,
+    EtcdOptions, Grant, GrantKind, Incarnation, IncarnationState, MemberReport, OutsideMark, Process,
 };
 use quorate_core::federation::observed::Seeded;
 use quorate_core::id::{Digest, IncarnationId, Slot};
@@ -61,7 +61,7 @@ impl<W: World> Federation<W> {
             return false;
         }
         self.renew_marks().await;
-        let Some(action) = self.next_local() else { return false };
+        let Some(action) = self.look_at_own(node::next).flatten() else { return false };
         match action {
             LocalAction::Plan(slot) => {
                 let id = IncarnationId(self.fresh());
@@ -131,7 +131,15 @@ impl<W: World> Federation<W> {
         }
     }
 
-    fn next_local(&self) -> Option<LocalAction> {
+    /// Permission for an own member to go on, with other settings.
+    pub(super) fn resume_grant(&self, i: &Incarnation, settings: EtcdOptions) -> Option<Grant> {
+        let url = self.ports.runtime.peer_url(&i.slot)?;
+        let grant = self.look_at_own(|local| node::grant(local, i, &url, GrantKind::Resume))??;
+        Some(Grant { settings, ..grant })
+    }
+
+    /// Decides something from all that is known about the own members; none before there is a spec.
+    fn look_at_own<T>(&self, decide: impl FnOnce(Local<'_>) -> T) -> Option<T> {
         let (spec, layout) = self.spec()?;
         let mut reports = self.ports.runtime.reports();
         for report in reports.iter_mut().filter(|report| waits_for_mark(report)) {
@@ -141,7 +149,7 @@ impl<W: World> Federation<W> {
         let urls = self.urls();
         let view = self.last.view.as_ref().filter(|view| view.leader.is_some());
         let list = view.and_then(|view| Some((view.list.as_ref()?, view.term)));
-        node::next(Local {
+        Some(decide(Local {
             me: &self.names.site,
             federation: &self.names.federation,
             record: &self.record,
@@ -152,7 +160,7 @@ impl<W: World> Federation<W> {
             may_seed: self.last.may_seed,
             reports: &reports,
             urls: &urls,
-        })
+        }))
     }
 
     /// A supervisor that waits for a lost mark gets it again, from the record: that says as much.
@@ -250,7 +258,7 @@ impl<W: World> Federation<W> {
         self.begin(Done::Other("supervise"), async move { runtime.supervise(&wanted).await });
     }
 
-    async fn grant(&mut self, mut grant: Grant) {
+    pub(super) async fn grant(&mut self, mut grant: Grant) {
         // What others have seen of it counts as well (rule I5).
         grant.mark = grant.mark.max(self.tracker.seen_mark(grant.incarnation));
         let Some(i) = self.record.incarnations.iter().find(|i| i.id == grant.incarnation).cloned() else {

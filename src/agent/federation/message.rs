@@ -15,10 +15,12 @@ use quorate_core::id::{Digest, FederationKey, MemberId, SiteName, Slot, Term};
 use quorate_core::intent::record::Record;
 use quorate_core::intent::retirement::Retired;
 use quorate_core::intent::{Intent, Resolution};
+use quorate_core::membership::disruption::{DrainGrant, DrainRequest};
 use quorate_core::reason::Reason;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Answers;
+use super::drain::Drained;
 use super::local::LocalDone;
 use crate::events::Events;
 
@@ -39,6 +41,8 @@ pub enum Question {
     Propose(Arc<Intent>),
     /// To take note of an ending.
     Resolve(Arc<Resolution>),
+    /// For the restart token.
+    Drain(DrainRequest),
 }
 
 /// What it is answered.
@@ -60,6 +64,8 @@ pub enum Reply {
     Ack(Result<bool, Reason>),
     /// Whether it was persisted.
     Resolved(bool),
+    /// The token, or why not.
+    Drain(Result<DrainGrant, Reason>),
 }
 
 /// What the task is told.
@@ -121,6 +127,8 @@ pub(crate) enum Event {
     },
     Voted(Answers<Result<RecordSummary, Reason>>),
     Local(LocalDone),
+    /// The executor has answered a request for the restart token.
+    Drained(Box<Drained>),
     Effect(Box<Answer>),
     /// Leadership was moved away because this agent cannot execute.
     Stepped(bool),

@@ -9,6 +9,7 @@ mod ballot;
 #[cfg(feature = "crash-points")]
 pub(crate) mod crash;
 mod deletion;
+mod drain;
 mod effects;
 mod execute;
 mod local;
@@ -34,6 +35,7 @@ use futures::stream::FuturesUnordered;
 use quorate_core::ballot::BallotMove;
 use quorate_core::federation::distance;
 use quorate_core::federation::layout::Layout;
+use quorate_core::federation::member::EtcdOptions;
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::track::{Frame, Tracker};
 use quorate_core::federation::view::{Pending, View, Wish};
@@ -97,6 +99,7 @@ pub struct Federation<W: World> {
     said: publish::Said,
     ballot: ballot::Asking,
     local: local::Doing,
+    drains: drain::Drains,
     run: execute::Runs,
     /// How long other timers than the effective ones have fitted better.
     steady: Steady,
@@ -173,6 +176,7 @@ impl<W: World> Federation<W> {
             said: publish::Said::default(),
             ballot: ballot::Asking::default(),
             local: local::Doing::default(),
+            drains: drain::Drains::default(),
             run: execute::Runs::default(),
             steady: Steady::default(),
             settings,
@@ -257,6 +261,7 @@ impl<W: World> Federation<W> {
         }
         self.fetch_specs();
         self.decide().await;
+        self.restart().await;
         self.say();
         self.metrics
             .loop_seconds
@@ -330,6 +335,7 @@ impl<W: World> Federation<W> {
             Event::Compared { member, as_voter, check } => self.compared(member, as_voter, check),
             Event::Voted(replies) => self.voted(replies),
             Event::Local(done) => self.local_done(done).await,
+            Event::Drained(drained) => self.drained(*drained).await,
             Event::Effect(answer) => self.answered(*answer).await,
             Event::Stepped(moved) => self.stepped_aside(moved),
             Event::Records(records) => self.recovered_from(records),
@@ -370,6 +376,7 @@ impl<W: World> Federation<W> {
             return;
         };
         let view = self.view(&wish);
+        self.drains.tokens.note(&view, self.now());
         self.last.decision = plan::next(&view, &wish);
         self.last.attention = self.wants(&view, &wish);
         self.execute(&view).await;
@@ -407,8 +414,15 @@ impl<W: World> Federation<W> {
             retimed: self.retimed(),
             url_changes: Vec::new(),
             deadline_ms: self.deadline_ms(),
-            options: node::options(&effective.spec, effective.timing),
+            options: self.options()?,
+            restarting: self.drains.tokens.running(self.now()),
         })
+    }
+
+    /// What every etcd is to run with; none before birth.
+    fn options(&self) -> Option<EtcdOptions> {
+        let effective = self.record.effective.as_ref()?;
+        Some(node::options(&effective.spec, effective.timing))
     }
 
     /// Rule I14: 5 s + 2 x election + 4 x RTT.

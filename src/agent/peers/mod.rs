@@ -27,6 +27,7 @@ use quorate_core::federation::spec::Spec;
 use quorate_core::id::{BootId, Digest, FederationKey, SiteName};
 use quorate_core::intent::record::Record;
 use quorate_core::intent::{Intent, Resolution};
+use quorate_core::membership::disruption::{DrainGrant, DrainRequest};
 use quorate_core::reason::{Code, Reason};
 use quorate_core::report::PeerReport;
 use quorate_link::clock::Clock;
@@ -291,6 +292,7 @@ enum Rpc {
     Vote,
     Propose,
     Resolve,
+    Drain,
 }
 
 impl FederationPeers {
@@ -318,6 +320,7 @@ impl FederationPeers {
             Rpc::Vote => client.vote(request).await,
             Rpc::Propose => client.propose(request).await,
             Rpc::Resolve => client.resolve(request).await,
+            Rpc::Drain => client.drain(request).await,
         };
         let Document { envelope: _, format: given, body } =
             answer.map_err(|status| status.to_string())?.into_inner();
@@ -382,6 +385,16 @@ impl Peers for FederationPeers {
 
     fn mesh(&self) -> Vec<SiteName> {
         self.mesh.peers().cloned().collect()
+    }
+
+    async fn drain(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        request: DrainRequest,
+    ) -> Result<DrainGrant, Reason> {
+        let answer = self.ask((site, from), Rpc::Drain, (format::DRAIN, &request), format::DRAIN_REPLY).await;
+        answer.unwrap_or_else(|error: String| Err(self.lost(site, &error)))
     }
 
     fn publish(&self, publication: Publication) {

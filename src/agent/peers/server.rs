@@ -195,8 +195,13 @@ impl Peer for Service {
         }
     }
 
-    async fn drain(&self, _: Request<Document>) -> Result<Response<Document>, Status> {
-        Err(Status::unimplemented("this version has no disruption tokens"))
+    async fn drain(&self, request: Request<Document>) -> Result<Response<Document>, Status> {
+        let read =
+            |given: &str, body: &[u8]| document::decode(format::DRAIN, given, body).map(Question::Drain);
+        match self.ask(request, read).await? {
+            (key, Reply::Drain(answer)) => self.document(&key, format::DRAIN_REPLY, &answer),
+            _ => Err(unexpected()),
+        }
     }
 }
 

@@ -148,6 +148,8 @@ pub struct Wish {
     pub deadline_ms: u64,
     /// What every etcd is to be started with.
     pub options: EtcdOptions,
+    /// A planned restart that holds up everything else.
+    pub restarting: Option<Reason>,
 }
 
 /// A spec in the own CR that is not effective yet.

@@ -144,6 +144,8 @@ pub enum OperationKind {
     ChangeUrl,
     /// A backup is taken because a step needs one.
     Backup,
+    /// A voter is restarted with other settings.
+    Restart,
 }
 
 /// The operation, so that the next executor knows which voter is the new one.

@@ -2,6 +2,7 @@
 
 pub mod agreement;
 pub mod check;
+pub mod disruption;
 pub mod loss;
 pub mod plan;
 pub mod preview;

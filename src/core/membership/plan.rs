@@ -5,6 +5,7 @@ use crate::federation::observed::{DataCheck, ListedMember, MemberList, SiteObser
 use crate::federation::view::{LearnerTrack, Life, MemberView, Pending, SiteView, View, Wish};
 use crate::id::{IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot};
 use crate::intent::{IntentKind, Operation, OperationKind};
+use crate::membership::disruption;
 use crate::membership::quorum::{Domain, after, arithmetic, at_risk, quorum};
 use crate::membership::safety::{self, EVEN_STATE_MS, Proposed};
 use crate::membership::step::{Decision, Step, StepKind};
@@ -19,6 +20,9 @@ pub fn next(view: &View, wish: &Wish) -> Decision {
         safety::i11_quorum_lost_hands_off(view).and_then(|()| safety::i8_only_the_executor(view))
     {
         return Decision::Wait(reason);
+    }
+    if let Some(reason) = &wish.restarting {
+        return Decision::Wait(reason.clone());
     }
     if !only_forward(view, wish)
         && let Some(decision) = activation(view, wish)
@@ -224,6 +228,13 @@ fn goal(view: &View, wish: &Wish) -> Goal {
     if let Some((member, peer_url, _)) = wish.url_changes.first() {
         let operation = Operation { kind: OperationKind::ChangeUrl, source: Some(*member), new: None };
         return Goal::Step(StepKind::UpdateUrl { member: *member, peer_url: peer_url.clone() }, operation);
+    }
+    // Rule I10: the leader is restarted last, and not as leader.
+    if disruption::leader_is_next(view, &wish.options)
+        && let Some(to) = safety::transferee(view, wish, None)
+    {
+        let operation = Operation { kind: OperationKind::Restart, source: view.leader, new: Some(to.id) };
+        return Goal::Step(StepKind::MoveLeader { to: to.id }, operation);
     }
     Goal::Reached
 }
@@ -442,7 +453,7 @@ pub fn plan(view: &View, wish: &Wish) -> (Vec<Planned>, Decision) {
     // Any site may ask what will happen, not only the executor.
     model.own_leads = model.leader.is_some();
     loop {
-        settle(&mut model);
+        settle(&mut model, &mut wish);
         match next(&model, &wish) {
             Decision::Step(step) if steps.len() < MAX_STEPS => {
                 let target = step.kind.target();
@@ -529,9 +540,10 @@ fn willing<'a>(model: &'a mut View, name: &SiteName) -> Option<&'a mut SiteObser
 }
 
 /// Lets everything that only needs time pass. Who is alive stays as it is.
-fn settle(model: &mut View) {
+fn settle(model: &mut View, wish: &mut Wish) {
     model.since_change_ms = model.settle_ms; // enough for I13, too little for a roll-back
     model.no_quorum_ms = 0;
+    wish.restarting = None;
     model.freed.clear();
     model.backing_off.clear();
     model.open = None;

@@ -144,6 +144,7 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
         url_changes: Vec::new(),
         deadline_ms: 0,
         options,
+        restarting: None,
     };
     (view, wish)
 }

@@ -60,6 +60,10 @@ pub(crate) struct Story {
     removed: bool,
     /// Timers that would fit better, by their round-trip time in ms.
     retimed: Option<u32>,
+    /// The effective options, if they are not those that all run with.
+    wished: Option<EtcdOptions>,
+    /// Members that run with the effective options already.
+    restarted: Vec<MemberId>,
     /// Round-trip times between sites, ms.
     distances: Vec<(SiteName, SiteName, u32)>,
 }
@@ -100,6 +104,8 @@ impl Story {
             pending: None,
             removed: false,
             retimed: None,
+            wished: None,
+            restarted: Vec::new(),
             distances: Vec::new(),
         };
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
@@ -129,6 +135,11 @@ impl Story {
             "removed" => self.removed = true,
             "pending" => self.pending = Some(sites()),
             "retimed" => self.retimed = Some(rest[0].parse().unwrap()),
+            "election" => {
+                let election_ms = rest[0].parse().unwrap();
+                self.wished = Some(EtcdOptions { election_ms, ..options() });
+            }
+            "restarted" => self.restarted = rest.iter().map(|id| id.parse().unwrap()).collect(),
             "distance" => {
                 let site = |i: usize| SiteName::new(rest[i]).unwrap();
                 self.distances.push((site(0), site(1), rest[2].parse().unwrap()));
@@ -205,6 +216,11 @@ impl Story {
         if self.silent.contains(site) { 60_000 } else { 500 }
     }
 
+    fn options_of(&self, member: MemberId) -> EtcdOptions {
+        let wished = self.wished.clone().filter(|_| self.restarted.contains(&member));
+        wished.unwrap_or_else(options)
+    }
+
     fn distance_ms(&self, a: &SiteName, b: &SiteName) -> u32 {
         let pair = |(x, y, _): &&(SiteName, SiteName, u32)| (x == a && y == b) || (x == b && y == a);
         self.distances.iter().find(pair).map_or(0, |(_, _, ms)| *ms)
@@ -230,7 +246,14 @@ impl Story {
             .collect();
         for actor in &self.actors {
             let rtt_us = self.distance_ms(site, &actor.slot.site) * 1_000 + 100;
-            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us, least_us: rtt_us, stale: false });
+            o.links.push(Link {
+                member: actor.id,
+                misses: 0,
+                good_ms: 10_000,
+                rtt_us,
+                least_us: rtt_us,
+                stale: false,
+            });
             if actor.slot.site != *site {
                 continue;
             }
@@ -242,7 +265,7 @@ impl Story {
                 member: Some(actor.id),
                 peer_url: url(&actor.slot),
                 process: Process::Running,
-                options: actor.life.alive().then(options),
+                options: actor.life.alive().then(|| self.options_of(actor.id)),
                 status: actor.life.alive().then(|| self.status(actor, &list)),
                 certificates_good: true,
             });
@@ -311,7 +334,7 @@ impl Story {
             certificates_good: true,
             incarnation: None,
             linked_ms: if a.life.alive() { 10_000 } else { 0 },
-            options: a.life.alive().then(options),
+            options: a.life.alive().then(|| self.options_of(a.id)),
         });
         let members: Vec<MemberView> = members.collect();
         let learner = self.actors.iter().find(|a| a.learner).map(|a| LearnerTrack {
@@ -377,7 +400,8 @@ impl Story {
             }),
             url_changes: Vec::new(),
             deadline_ms: 7_000,
-            options: options(),
+            options: self.wished.clone().unwrap_or_else(options),
+            restarting: None,
         }
     }
 

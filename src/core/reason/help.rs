@@ -149,6 +149,17 @@ impl Code {
                 "every agent measures the way to every other one; after ten seconds the birth goes on with etcd's own timers"
             }
             Self::TooFar => "its learner stays a learner, which no quorum counts",
+            Self::RestartRunning => {
+                "nothing else is begun for up to half a minute, and no other voter is restarted before this one is back"
+            }
+            Self::TokenUnsure => "the restart waits; a membership step does not",
+            Self::NoSlack => "the member runs on with its old settings, which are valid beside the new ones",
+            Self::StepsFirst => "the restart is asked for again every few seconds",
+            Self::RestartPending => {
+                "members are restarted one at a time, each when the one before it is back for some seconds: a longer election \
+                 timeout first everywhere, then the heartbeat, shorter ones the other way round; leadership is moved away \
+                 before the leader is restarted"
+            }
             Self::SlowFailover => "nothing: the timers follow from the distance of the sites",
             Self::NameTaken => "nothing is begun, and the federation that is there goes on",
             Self::VolumesWithoutRecord => {
@@ -221,7 +232,9 @@ impl Code {
             | Self::DiskFull
             | Self::HostFault
             | Self::NoTransferee
-            | Self::LeaderInTheWay => Topic::Member,
+            | Self::LeaderInTheWay
+            | Self::RestartRunning
+            | Self::RestartPending => Topic::Member,
             Self::WaitingForClusters
             | Self::BallotConflict
             | Self::VoteRefused
@@ -261,6 +274,8 @@ impl Code {
             | Self::OutcomeUnknown
             | Self::OtherStepPending
             | Self::UpdateOfLearner
+            | Self::TokenUnsure
+            | Self::StepsFirst
             | Self::EvenStateUnprepared
             | Self::SingleVoterNotAllowed
             | Self::AsWished
@@ -269,6 +284,7 @@ impl Code {
             | Self::RemovalWhileDegraded
             | Self::LostMemberUnconfirmed
             | Self::DomainBound
+            | Self::NoSlack
             | Self::QuorumLost
             | Self::QuorumAtRisk => Topic::Quorum,
         }

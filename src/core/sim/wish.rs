@@ -54,6 +54,7 @@ impl World {
             url_changes: view.map(|view| url_changes(self, view)).unwrap_or_default(),
             deadline_ms: DEADLINE_MS,
             options: crate::node::options(&effective.of.spec, effective.of.timing),
+            restarting: None,
         })
     }
 }

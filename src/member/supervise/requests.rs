@@ -110,9 +110,20 @@ impl Supervisor {
         }
         self.volume.write_grant(&accepted.grant)?;
         tracing::info!(incarnation = %id, kind = ?accepted.grant.kind, "grant taken");
-        if !matches!(self.phase, Phase::Running(_)) {
-            self.backoff.reset();
-            self.start().await;
+        match &self.phase {
+            Phase::Running(running) if running.options == accepted.grant.settings => {}
+            // Planned by the agent (networking.md 9). The grant is on disk: whoever starts etcd from here on uses it.
+            Phase::Running(_) => {
+                tracing::info!(incarnation = %id, "etcd is started again with other settings");
+                self.process = Process::Starting;
+                self.publish();
+                self.halt().await;
+                self.start().await;
+            }
+            Phase::Idle { .. } | Phase::Waiting { .. } => {
+                self.backoff.reset();
+                self.start().await;
+            }
         }
         // The agent tells the outside that it started, and the guard takes that for proof; so it has to be true.
         match &self.incarnation {

@@ -2,6 +2,7 @@
 
 mod deletion;
 mod leaving;
+mod restarts;
 mod world;
 
 use std::sync::Arc;

@@ -11,7 +11,8 @@ use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
 use quorate_core::federation::distance::Distance;
 use quorate_core::federation::member::{
-    DirFacts, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, OutsideMark, Process,
+    DirFacts, EtcdOptions, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, OutsideMark,
+    Process,
 };
 use quorate_core::federation::observed::{ListedMember, MemberList, RecordSummary, Status, Version};
 use quorate_core::federation::spec::Spec;
@@ -22,6 +23,7 @@ use quorate_core::id::{
 use quorate_core::intent::record::Record;
 use quorate_core::intent::retirement::Retired;
 use quorate_core::intent::{Intent, Resolution};
+use quorate_core::membership::disruption::{DrainGrant, DrainRequest};
 use quorate_core::reason::{Code, Reason};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
@@ -58,6 +60,15 @@ pub(super) fn manifest_without(sites: &[&str], lost: MemberId) -> Arc<Manifest> 
     of_clusters(&clusters)
 }
 
+/// One voter at one site, with more lines of the spec.
+fn of_one(site: &str, more: &str) -> Arc<Manifest> {
+    let text = format!(
+        "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
+         spec:\n  clusters: [{{name: {site}}}]\n  members: 1\n  allowSingleVoter: true\n{more}\n"
+    );
+    Arc::new(manifest::parse(&text).unwrap().remove(0))
+}
+
 fn of_clusters(clusters: &[String]) -> Arc<Manifest> {
     let text = format!(
         "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
@@ -82,6 +93,10 @@ pub(super) struct Cluster {
     pub(super) moves: bool,
     moved: Option<MemberId>,
     pub(super) calls: Vec<String>,
+    /// Planned restarts: the site, whether it led, and its new timers.
+    pub(super) restarts: Vec<String>,
+    /// The fewest voters that ran during one.
+    pub(super) fewest: Option<usize>,
 }
 
 impl Cluster {
@@ -244,6 +259,26 @@ impl FakeRuntime {
         options.map(|o| (o.heartbeat_ms, o.election_ms)).collect()
     }
 
+    /// A running etcd that is granted other settings stops and is back a moment later.
+    async fn stop_for_restart(&self, grant: &Grant) {
+        let Some(report) = self.reports().into_iter().find(|report| report.slot == grant.slot) else {
+            return;
+        };
+        let other = report.options.as_ref().is_some_and(|options| *options != grant.settings);
+        let Some(id) = grant.member.filter(|_| other && report.process == Process::Running) else { return };
+        {
+            let mut cluster = self.net.cluster();
+            let leads = if cluster.leader() == Some(id) { " leads" } else { "" };
+            let EtcdOptions { heartbeat_ms, election_ms, .. } = &grant.settings;
+            cluster.restarts.push(format!("{}{leads} {heartbeat_ms} {election_ms}", grant.slot.site));
+            cluster.running.remove(&id);
+            let up = cluster.members.iter().filter(|m| !m.learner && cluster.running.contains(&m.id)).count();
+            cluster.fewest = Some(cluster.fewest.map_or(up, |fewest| fewest.min(up)));
+        }
+        self.set(MemberReport { process: Process::Starting, ..report });
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+
     fn member(&self, slot: &Slot) -> Option<MemberId> {
         self.reports.lock().unwrap().get(slot)?.incarnation.as_ref()?.member
     }
@@ -325,6 +360,7 @@ impl Runtime for FakeRuntime {
     async fn resume(&self) {}
 
     async fn grant(&self, grant: &Grant) -> Result<(), Fault> {
+        self.stop_for_restart(grant).await;
         let member = {
             let mut cluster = self.net.cluster();
             let id = match grant.kind {
@@ -475,6 +511,13 @@ impl Peers for FakePeers {
     fn round_trip(&self, site: &SiteName) -> Option<Distance> {
         let rtt_us = self.net.distance_us.load(Ordering::Relaxed);
         self.net.handle(&self.me, site).map(|_| Distance { rtt_us, least_us: rtt_us })
+    }
+
+    async fn drain(&self, site: &SiteName, _: Sender, request: DrainRequest) -> Result<DrainGrant, Reason> {
+        match self.ask(site, Question::Drain(request)).await {
+            Some(Reply::Drain(answer)) => answer,
+            _ => Err(Code::PeerUnreachable.into()),
+        }
     }
 
     async fn name_taken(&self, site: &SiteName, _: Sender) -> Option<bool> {
@@ -643,6 +686,12 @@ impl Sites {
     /// A site whose agent runs, without any manifest.
     pub(super) async fn spare(&mut self, name: &str) {
         self.add(name, Arc::default(), None).await;
+    }
+
+    /// A site gets a manifest of a single voter, with one more line of the spec.
+    pub(super) async fn single(&self, site: &str, more: &str) {
+        let manifest = of_one(site, &if more.is_empty() { String::new() } else { format!("  {more}") });
+        self.get(site).handle.tell(Message::Spec(Some(manifest))).await;
     }
 
     /// All these sites get a manifest over `names`.
