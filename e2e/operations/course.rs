@@ -17,6 +17,8 @@ use crate::pulse::Pulse;
 
 /// How long something may take on a machine that does other things too. The limit of a whole case is ten minutes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+/// The seconds of a day.
+const DAY: f64 = 24.0 * 3600.0;
 /// Between two looks at something that is not in the statuses.
 const LOOK: Duration = Duration::from_millis(20);
 /// What changes members, leadership or the effective spec.
@@ -81,6 +83,30 @@ impl Course {
         if self.planned.is_none_or(|longest| gap.length() > longest.length()) {
             self.planned = Some(gap);
         }
+    }
+
+    /// No gap of what was planned was longer than this.
+    pub(crate) fn no_gap_over(&self, ms: u64) -> Result<()> {
+        let gap = self.planned.context("nothing planned was measured")?;
+        ensure!(gap.ms() <= ms, "the longest planned gap was {} ms:\n{}", gap.ms(), self.around(gap));
+        Ok(())
+    }
+
+    /// What was told from two seconds before a gap until a second after it, each with its time from the gap's begin, ms.
+    pub(crate) fn around(&self, gap: Gap) -> String {
+        let begin = Clock::wall() - self.now().saturating_sub(gap.from);
+        let begin = begin.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64() % DAY;
+        let length = gap.length().as_secs_f64();
+        let mut lines = Vec::new();
+        for Told { timestamp, site, event, message } in self.field.history() {
+            // 2006-01-02T15:04:05.999999Z
+            let time = timestamp.split(['T', 'Z']).nth(1).unwrap_or_default().split(':');
+            let at = time.fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().unwrap_or(0.0)) - begin;
+            if at > -2.0 && at < length + 1.0 {
+                lines.push(format!("{:6.0} {site} {event}: {message}", at * 1_000.0));
+            }
+        }
+        lines.join("\n")
     }
 
     /// The steps are counted from here.

@@ -1,5 +1,6 @@
 //! The whole life of an etcd, each operation with a writer running.
 
+mod address;
 mod birth;
 mod course;
 mod cuts;
@@ -30,6 +31,7 @@ fn main() -> Result<ExitCode> {
         cuts::CASES,
         drift::CASES,
         timing::CASES,
+        address::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

@@ -93,10 +93,8 @@ fn written(minor: Minor) -> Result<Outcome> {
             ensure!(course.field.members() == members, "a member was replaced");
         }
         course.said(&["AllMembersUpdated=False", "RestartPending"]).await?;
-        let outcome = course.end_between(&SITES, &SLOTS, 0, 1).await?;
-        let gap = outcome.planned_gap_ms.context("no gap was measured")?;
-        ensure!(gap <= GAP_MS, "the longest planned gap was {gap} ms");
-        Ok(outcome)
+        course.no_gap_over(GAP_MS)?;
+        course.end_between(&SITES, &SLOTS, 0, 1).await
     })
 }
 
@@ -106,27 +104,46 @@ fn measured(minor: Minor) -> Result<Outcome> {
         let wan = field.stretch()?;
         for site in &field.mesh.sites {
             let config = std::fs::read_to_string(site.config())?;
-            std::fs::write(site.config(), format!("{config}placementAfter: 10s\n"))?;
+            std::fs::write(site.config(), format!("{config}placementAfter: 20s\n"))?;
         }
         let spec = field.spec(&SITES, &[]);
         let mut course = Course::begin(field, &spec, &SLOTS).await?;
-        ensure!(running(&course)? == [(100, 1_000); 3], "{:?}", running(&course)?);
+        // A busy machine is far from itself: the timers of the beginning are those that were measured then.
+        let first = as_told(&course, 0).await?;
         let (members, begun) = (course.field.members(), course.now());
         course.mark();
-        let way = Duration::from_millis(100);
+        let way = Duration::from_millis(250);
         for (one, other) in [("east", "north"), ("north", "west"), ("west", "east")] {
             wan.set_rtt(one, other, way);
         }
-        // 1.2 and 20 times a way of somewhat more than 100 ms.
-        reach(&course, (150, 2_500)).await?;
+        let then = as_told(&course, 250).await?;
+        ensure!(then.0 > first.0 && then.1 > first.1, "{first:?} became {then:?}");
         course.settled(&course.field.sites, &SLOTS).await?;
         ensure!(course.steps().iter().all(|step| step == "SpecActivated"), "{:?}", course.steps());
+        ensure!(restarts(&course).0 >= 5, "{:?}", restarts(&course));
         ensure!(course.field.members() == members, "a member was replaced");
-        // A put takes one way at least, and a move of leadership two; what is left is what the move itself may cost.
-        let gap = course.writer.longest_gap(begun, course.now()).length();
-        ensure!(gap <= Duration::from_millis(GAP_MS) + 4 * way, "the longest gap was {gap:?}");
+        // A put takes one way, two through a follower, and a move of leadership two more.
+        let gap = course.writer.longest_gap(begun, course.now());
+        let most = Duration::from_millis(GAP_MS) + 5 * way;
+        ensure!(gap.length() <= most, "the longest gap was {} ms:\n{}", gap.ms(), course.around(gap));
         course.end_between(&SITES, &SLOTS, 0, 1).await
     })
+}
+
+/// Waits until all etcds run with the timers of the effective generation, for a way of at least so many milliseconds.
+async fn as_told(course: &Course, rtt_ms: u32) -> Result<Timers> {
+    let agreed = |course: &Course| {
+        let statuses = course.field.watch.statuses();
+        let mut told = statuses.values().filter_map(|status| status.timing.as_ref());
+        let Some(timing) = told.next().filter(|timing| timing.rtt_ms.unwrap_or(0) >= rtt_ms) else {
+            return Ok(None);
+        };
+        let goal = (timing.heartbeat_ms, timing.election_ms);
+        let now = running(course)?;
+        let all = now.len() == SITES.len() && now.iter().all(|timers| *timers == goal);
+        Ok((all && told.all(|other| other == timing)).then_some(goal))
+    };
+    course.for_a(&format!("the timers of a way of {rtt_ms} ms or more"), agreed).await
 }
 
 /// All agents die when the first voter was restarted: what members run with is all that the new ones need to know.
@@ -147,10 +164,8 @@ fn agents(minor: Minor) -> Result<Outcome> {
         reach(&course, (300, 3_000)).await?;
         course.settled(&course.field.sites, &SLOTS).await?;
         course.planned_since(begun);
-        let outcome = course.end_between(&SITES, &SLOTS, 0, 1).await?;
-        let gap = outcome.planned_gap_ms.context("no gap was measured")?;
-        ensure!(gap <= GAP_MS, "the longest planned gap was {gap} ms");
-        Ok(outcome)
+        course.no_gap_over(GAP_MS)?;
+        course.end_between(&SITES, &SLOTS, 0, 1).await
     })
 }
 

@@ -82,6 +82,12 @@ pub trait Runtime: Send + Sync + 'static {
     fn peer_url(&self, slot: &Slot) -> Option<PeerUrl>;
     /// Makes certificates and starts a supervisor, or adopts the one that runs. Idempotent.
     fn supervise(&self, wanted: &Supervised) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Where the member of a slot is served, once it has an address.
+    fn serving(&self, slot: &Slot) -> Option<Serving>;
+    /// Whether a voter that is listed with this URL has to be served elsewhere, or need no longer be.
+    fn strays(&self, slot: &Slot, listed: &PeerUrl) -> bool;
+    /// Does what [`Runtime::strays`] asks: address and certificates, not the listening of a running etcd.
+    fn follow(&self, slot: &Slot, listed: &PeerUrl) -> impl Future<Output = Result<(), Fault>> + Send;
     /// Supervises again what was supervised before, without knowing the record: the guard makes that safe.
     fn resume(&self) -> impl Future<Output = ()> + Send;
     /// Gives a grant. One to resume with other settings restarts an etcd that runs.
@@ -167,6 +173,19 @@ pub struct Sender {
     pub uid: Option<Uid>,
     /// The epoch.
     pub epoch: Epoch,
+}
+
+/// Where the member of a slot is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Serving {
+    /// The peer URL that it is listed with.
+    pub peer_url: PeerUrl,
+    /// Further peer URLs.
+    pub also: Vec<PeerUrl>,
+    /// The one of them that the configuration wants it to have.
+    pub moves_to: Option<PeerUrl>,
+    /// On which ports its etcd has to listen for peers; none = only on the one of the slot.
+    pub ports: Vec<u16>,
 }
 
 /// The own observation, for others.

@@ -398,6 +398,12 @@ impl PeerUrl {
         authority.rsplit_once(':').map_or(authority, |(host, _)| host)
     }
 
+    /// The port of the URL, if it has one.
+    pub fn port(&self) -> Option<u16> {
+        let (_, rest) = self.0.split_once("://")?;
+        rest.split('/').next()?.rsplit_once(':')?.1.parse().ok()
+    }
+
     /// The slot that this URL serves, if it follows `https://<slot name>.<domain>:<port>`.
     pub fn slot(&self, federation: &ObjectName) -> Option<(SiteName, u32)> {
         Slot::parse_name(federation, self.host().split('.').next()?)

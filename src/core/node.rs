@@ -310,6 +310,7 @@ pub fn options(spec: &Spec, timing: Option<Timing>) -> EtcdOptions {
         heartbeat_ms,
         election_ms,
         quota_bytes: spec.etcd.as_ref().and_then(|e| e.quota_bytes).unwrap_or(DEFAULT_QUOTA),
+        peer_ports: Vec::new(),
     }
 }
 

@@ -138,6 +138,8 @@ fn resumed(old: Option<&Grant>, new: Grant) -> Grant {
         member: old.member.or(new.member),
         mark: old.mark.max(new.mark),
         settings: new.settings,
+        // What etcd lists counts; this follows it.
+        peer_url: new.peer_url,
         ..old.clone()
     }
 }

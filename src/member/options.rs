@@ -12,6 +12,8 @@ use smol_str::SmolStr;
 
 /// The format that this version reads and writes.
 pub const FORMAT: &str = "quorate.member/1";
+/// The file in the member volume.
+pub const FILE: &str = "member.json";
 
 /// Why the options cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -87,6 +87,8 @@ impl<W: World> Federation<W> {
                 r.slot == i.slot && r.process == Process::Running && same
             };
             let from = reports.iter().find(here)?.options.clone()?;
+            let ports = self.ports.runtime.serving(&i.slot)?.ports;
+            let effective = EtcdOptions { peer_ports: ports, ..effective.clone() };
             let others = view.voters().filter(|m| m.id != member).map(|m| m.options.as_ref());
             view.member(member).filter(|m| !m.learner)?;
             let to = disruption::next_options(&from, &effective, others);
@@ -162,14 +164,21 @@ impl<W: World> Federation<W> {
 
 /// What differs, for people.
 fn change(from: &EtcdOptions, to: &EtcdOptions) -> String {
-    let EtcdOptions { version: _, heartbeat_ms, election_ms, quota_bytes } = to;
+    let EtcdOptions { version: _, heartbeat_ms, election_ms, quota_bytes, peer_ports } = to;
     let parts = [
         ("heartbeat", u64::from(from.heartbeat_ms), u64::from(*heartbeat_ms), "ms"),
         ("election timeout", u64::from(from.election_ms), u64::from(*election_ms), "ms"),
         ("quota", from.quota_bytes, *quota_bytes, "bytes"),
     ];
     let changed = parts.iter().filter(|(_, old, new, _)| old != new);
-    let words: Vec<String> =
+    let mut words: Vec<String> =
         changed.map(|(name, old, new, unit)| format!("{name} from {old} to {new} {unit}")).collect();
+    if from.peer_ports != *peer_ports {
+        let ports: Vec<String> = peer_ports.iter().map(ToString::to_string).collect();
+        words.push(match ports.as_slice() {
+            [] => "peers on the port of its peer URL alone".to_owned(),
+            ports => format!("peers on the ports {}", ports.join(" and ")),
+        });
+    }
     words.join(", ")
 }

@@ -35,6 +35,11 @@ impl Doing {
     pub(super) fn active(&self) -> bool {
         self.busy
     }
+
+    /// Before this nothing is tried again.
+    pub(super) const fn again_at(&self) -> u64 {
+        self.again_at
+    }
 }
 
 /// How it ended.
@@ -259,6 +264,10 @@ impl<W: World> Federation<W> {
     }
 
     pub(super) async fn grant(&mut self, mut grant: Grant) {
+        // Whatever else it is started with, it listens where it is served.
+        if let Some(serving) = self.ports.runtime.serving(&grant.slot) {
+            grant.settings.peer_ports = serving.ports;
+        }
         // What others have seen of it counts as well (rule I5).
         grant.mark = grant.mark.max(self.tracker.seen_mark(grant.incarnation));
         let Some(i) = self.record.incarnations.iter().find(|i| i.id == grant.incarnation).cloned() else {
@@ -327,7 +336,7 @@ impl<W: World> Federation<W> {
         }
     }
 
-    fn fail(&mut self, what: &'static str, error: &Fault) {
+    pub(super) fn fail(&mut self, what: &'static str, error: &Fault) {
         self.local.again_at = self.now() + AGAIN_MS;
         let text = format!("{what}: {error}");
         if self.local.failed.as_ref() != Some(&text) {

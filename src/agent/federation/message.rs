@@ -11,7 +11,7 @@ use quorate_core::federation::observed::{
 };
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::view::{View, Wish};
-use quorate_core::id::{Digest, FederationKey, MemberId, SiteName, Slot, Term};
+use quorate_core::id::{Digest, FederationKey, MemberId, PeerUrl, SiteName, Slot, Term};
 use quorate_core::intent::record::Record;
 use quorate_core::intent::retirement::Retired;
 use quorate_core::intent::{Intent, Resolution};
@@ -118,6 +118,11 @@ pub(crate) enum Event {
     Sampled(Box<Sampled>),
     Probed {
         member: MemberId,
+        rtt_us: Option<u32>,
+    },
+    Reached {
+        member: MemberId,
+        peer_url: PeerUrl,
         rtt_us: Option<u32>,
     },
     Compared {

@@ -18,6 +18,7 @@ mod observe;
 mod parts;
 mod publish;
 mod recover;
+mod relocate;
 mod specs;
 mod watermark;
 
@@ -41,8 +42,8 @@ use quorate_core::federation::track::{Frame, Tracker};
 use quorate_core::federation::view::{Pending, View, Wish};
 use quorate_core::id::{Digest, PeerUrl, SiteName, Slot};
 use quorate_core::intent::record::Record;
-use quorate_core::membership::plan;
 use quorate_core::membership::step::Decision;
+use quorate_core::membership::{address, plan};
 use quorate_core::node;
 use quorate_core::reason::{Code, Reason};
 use quorate_core::timing::{self, Steady, Timing};
@@ -242,6 +243,7 @@ impl<W: World> Federation<W> {
         self.last.reports = self.ports.runtime.version();
         self.sort_out_strangers();
         self.place().await;
+        self.relocate().await;
         // Each round changes the record once at most; the bound only keeps a mistake from spinning.
         for _ in 0..16 {
             self.observe();
@@ -332,6 +334,7 @@ impl<W: World> Federation<W> {
         match event {
             Event::Sampled(sampled) => self.sampled(sampled).await,
             Event::Probed { member, rtt_us } => self.probed(member, rtt_us),
+            Event::Reached { member, peer_url, rtt_us } => self.reached(member, peer_url, rtt_us),
             Event::Compared { member, as_voter, check } => self.compared(member, as_voter, check),
             Event::Voted(replies) => self.voted(replies),
             Event::Local(done) => self.local_done(done).await,
@@ -412,7 +415,7 @@ impl<W: World> Federation<W> {
             max_backup_age_s: None,
             pending,
             retimed: self.retimed(),
-            url_changes: Vec::new(),
+            url_changes: self.last.view.as_ref().map(address::url_changes).unwrap_or_default(),
             deadline_ms: self.deadline_ms(),
             options: self.options()?,
             restarting: self.drains.tokens.running(self.now()),

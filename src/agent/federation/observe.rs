@@ -11,7 +11,7 @@ use quorate_core::federation::observed::{
     SiteObservation, Status,
 };
 use quorate_core::federation::view::HEARD_MS;
-use quorate_core::id::{IncarnationId, MemberId, Revision, SiteName, Slot, Term};
+use quorate_core::id::{IncarnationId, MemberId, PeerUrl, Revision, SiteName, Slot, Term};
 use quorate_core::membership::safety::PROVEN_MS;
 use quorate_core::node;
 
@@ -26,10 +26,10 @@ use crate::ports::{Etcd as _, Peers as _, Records as _, Runtime as _, Target, Wo
 const SAMPLE_BUSY_MS: u64 = 500;
 const SAMPLE_CALM_MS: u64 = 1_500;
 /// Probes (safety.md 2.2): every second while something is wished or wrong, else every fifteen.
-const PROBE_BUSY_MS: u64 = 1_000;
+pub(super) const PROBE_BUSY_MS: u64 = 1_000;
 const PROBE_CALM_MS: u64 = 15_000;
 /// A probe that took longer is a miss: three of them must fit into the 5 s of `alive`.
-const PROBE_LIMIT: Duration = Duration::from_millis(1_500);
+pub(super) const PROBE_LIMIT: Duration = Duration::from_millis(1_500);
 /// How long a sample may take; older ones would make a living agent look silent.
 const LIST_LIMIT: Duration = Duration::from_secs(2);
 /// The age of a link beyond this says nothing more, and a number that always grows would be a change each second.
@@ -47,6 +47,8 @@ pub(super) struct Look {
     sampling: bool,
     due: u64,
     links: BTreeMap<MemberId, Row>,
+    /// The peer URLs that voters are to have.
+    pub(super) moves: BTreeMap<(MemberId, PeerUrl), Row>,
     checks: BTreeMap<(MemberId, bool), DataCheck>,
     /// The leadership under which `checks` were made.
     compared_in: Option<(MemberId, Term)>,
@@ -56,7 +58,7 @@ pub(super) struct Look {
 }
 
 #[derive(Debug, Default)]
-struct Row {
+pub(super) struct Row {
     misses: u32,
     good_since: Option<u64>,
     distance: Window,
@@ -66,7 +68,33 @@ struct Row {
 }
 
 impl Row {
-    fn link(&self, member: MemberId, now: u64) -> Link {
+    /// Takes note that a probe begins; false if none is due.
+    pub(super) fn begin(&mut self, now: u64, period: u64) -> bool {
+        // What was calm may have become busy since the time was set.
+        self.due = self.due.min(now + period);
+        if self.probing || now < self.due {
+            return false;
+        }
+        self.probing = true;
+        self.due = now + period;
+        true
+    }
+
+    /// Takes note of what a probe found.
+    pub(super) fn end(&mut self, now: u64, rtt_us: Option<u32>) {
+        self.probing = false;
+        self.probed_at = Some(now);
+        let Some(rtt) = rtt_us else {
+            self.misses = self.misses.saturating_add(1).min(1_000);
+            self.good_since = None;
+            return;
+        };
+        self.misses = 0;
+        self.good_since.get_or_insert(now);
+        self.distance.add(now, rtt);
+    }
+
+    pub(super) fn link(&self, member: MemberId, now: u64) -> Link {
         let good_ms = self.good_since.map_or(0, |since| now.saturating_sub(since).clamp(1, GOOD_CAP_MS));
         let stale = self.probed_at.is_none_or(|at| now.saturating_sub(at) > PROBE_MS);
         let (rtt_us, least_us) = self.distance.told().map_or((0, 0), |told| (told.rtt_us, told.least_us));
@@ -111,6 +139,7 @@ impl<W: World> Federation<W> {
             self.sample(now);
         }
         self.probe(now);
+        self.probe_moves(now);
         if !self.look.comparing && now >= self.look.compare_at {
             self.compare(now);
         }
@@ -208,6 +237,7 @@ impl<W: World> Federation<W> {
                 .unwrap_or_default(),
             links: listed.iter().filter_map(|m| Some(self.look.links.get(&m.id)?.link(m.id, now))).collect(),
             peers: self.peer_links(),
+            reached: self.reached_rows(now),
             leader: self.claim(),
             attention: self.last.attention && self.record.seeded.is_some(),
             backup_age_s: None,
@@ -245,14 +275,22 @@ impl<W: World> Federation<W> {
         let member = |i: &quorate_core::federation::member::Incarnation| {
             let report = reports.iter().find(|r| r.slot == i.slot);
             let here = report.filter(|r| r.incarnation.as_ref().is_some_and(|there| there.id == i.id));
+            let serving = self.ports.runtime.serving(&i.slot)?;
+            let view = self.last.view.as_ref().and_then(|view| view.member(i.member?));
+            // The list may show a change before it is taken note of here.
+            let listed = view.map(|m| &m.peer_url).filter(|url| serving.also.contains(url));
+            let options = here.and_then(|r| r.options.clone());
+            let listens = options.as_ref().map(|options| options.peer_ports == serving.ports);
             Some(LocalMember {
                 slot: i.slot.clone(),
                 incarnation: i.id,
                 state: i.state,
                 member: i.member,
-                peer_url: self.ports.runtime.peer_url(&i.slot)?,
+                peer_url: listed.unwrap_or(&serving.peer_url).clone(),
                 process: here.map_or(Process::Unknown, |r| r.process.clone()),
-                options: here.and_then(|r| r.options.clone()),
+                options,
+                moves_to: serving.moves_to.filter(|_| listens == Some(true)),
+                restart: listens == Some(false),
                 status: self.look.statuses.get(&i.slot).filter(|s| Some(s.member) == i.member).cloned(),
                 certificates_good: self.ports.runtime.certificates_good(&i.slot),
             })
@@ -300,14 +338,9 @@ impl<W: World> Federation<W> {
         self.look.links.retain(|id, _| listed.iter().any(|m| m.id == *id));
         for member in &listed {
             let Some(target) = self.target(member) else { continue };
-            let row = self.look.links.entry(member.id).or_default();
-            // What was calm may have become busy since the time was set.
-            row.due = row.due.min(now + period);
-            if row.probing || now < row.due {
+            if !self.look.links.entry(member.id).or_default().begin(now, period) {
                 continue;
             }
-            row.probing = true;
-            row.due = now + period;
             let etcd = Arc::clone(&self.ports.etcd);
             // A new connection and the question take four round trips: a far member answers later, not worse.
             let far_us = self.ports.peers.round_trip(&target.site).map_or(0, |distance| distance.rtt_us);
@@ -321,17 +354,9 @@ impl<W: World> Federation<W> {
 
     pub(super) fn probed(&mut self, member: MemberId, rtt_us: Option<u32>) {
         let now = self.now();
-        let Some(row) = self.look.links.get_mut(&member) else { return };
-        row.probing = false;
-        row.probed_at = Some(now);
-        let Some(rtt) = rtt_us else {
-            row.misses = row.misses.saturating_add(1).min(1_000);
-            row.good_since = None;
-            return;
-        };
-        row.misses = 0;
-        row.good_since.get_or_insert(now);
-        row.distance.add(now, rtt);
+        if let Some(row) = self.look.links.get_mut(&member) {
+            row.end(now, rtt_us);
+        }
     }
 
     /// Compares each learner and each alive voter once per leadership with the own leading member (rules I9 and I15).

@@ -62,8 +62,52 @@ pub struct Address {
     pub bind: IpAddr,
     /// On which ports.
     pub ports: MemberPorts,
-    /// The one peer URL.
+    /// The peer URL that the member is listed with.
     pub peer_url: PeerUrl,
+    /// Further URLs that are served: those that the member was to have since the list last showed another one. A change
+    /// that was given up may still come through, so its URL stays served until the next one is settled (safety.md 4).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<PeerUrl>,
+}
+
+impl Address {
+    /// The ports on which etcd has to listen for peers; none if it is only the one in `ports`.
+    pub fn peer_ports(&self) -> Vec<u16> {
+        let mut all = vec![self.ports.peer];
+        for port in self.also.iter().filter_map(PeerUrl::port) {
+            if !all.contains(&port) {
+                all.push(port);
+            }
+        }
+        if all.len() == 1 { Vec::new() } else { all }
+    }
+
+    /// The hosts that its certificates need.
+    pub fn hosts(&self) -> Vec<String> {
+        let mut all = vec![self.peer_url.host().to_owned()];
+        for host in self.also.iter().map(|url| url.host().to_owned()) {
+            if !all.contains(&host) {
+                all.push(host);
+            }
+        }
+        all
+    }
+
+    /// The address as it has to be for a voter that is listed with this URL, when the configuration wants another one:
+    /// what is wanted is served as well, and when it is listed the old one goes. None if it is so already.
+    pub fn follow(&self, wanted: Option<&PeerUrl>, listed: &PeerUrl) -> Option<Self> {
+        let mut next = self.clone();
+        if *listed != next.peer_url && next.also.contains(listed) {
+            next.ports.peer = listed.port()?;
+            next.peer_url = listed.clone();
+            next.also.clear();
+        }
+        if let Some(wanted) = wanted.filter(|wanted| **wanted != next.peer_url && !next.also.contains(wanted))
+        {
+            next.also.push(wanted.clone());
+        }
+        (next != *self).then_some(next)
+    }
 }
 
 /// `addresses.json`.
@@ -130,6 +174,37 @@ impl Addresses {
         self.lock().get(key)?.as_ref().ok()?.of(slot.ordinal).cloned()
     }
 
+    /// The peer URL that the configuration gives a slot now, whatever it has.
+    pub fn wanted(&self, key: &FederationKey, slot: &Slot) -> Option<PeerUrl> {
+        let block = self.lock().get(key)?.as_ref().ok()?.block?;
+        let ports = self.site.ports.of_member(block, slot.ordinal)?;
+        Some(self.site.peer_url(&slot.name(&key.name), ports.peer))
+    }
+
+    /// What [`Address::follow`] asks for a voter that is listed with this URL; none if there is nothing to change.
+    pub fn following(&self, key: &FederationKey, slot: &Slot, listed: &PeerUrl) -> Option<Address> {
+        self.get(key, slot)?.follow(self.wanted(key, slot).as_ref(), listed)
+    }
+
+    /// Does what [`Addresses::following`] says; durable when it returns. Writes to the disk.
+    pub fn follow(&self, key: &FederationKey, slot: &Slot, listed: &PeerUrl) -> Result<(), Error> {
+        let Some(next) = self.following(key, slot, listed) else { return Ok(()) };
+        let mut plans = self.lock();
+        for port in next.peer_ports() {
+            if let Some(other) = holder(key, &plans, slot.ordinal, port) {
+                return Err(Error::Taken { slot: slot.clone(), port, other });
+            }
+        }
+        let Some(Ok(plan)) = plans.get_mut(key) else { return Ok(()) };
+        let mut changed = plan.clone();
+        changed.members.retain(|address| address.ordinal != slot.ordinal);
+        changed.members.push(next);
+        changed.members.sort_by_key(|address| address.ordinal);
+        durable::write(&path(&self.site, key), FORMAT, &changed)?;
+        *plan = changed;
+        Ok(())
+    }
+
     /// Gives a federation its block of ports, if it has none; in which order federations ask decides who has which.
     /// Writes to the disk.
     pub fn reserve(&self, key: &FederationKey) -> Result<(), Error> {
@@ -163,6 +238,7 @@ impl Addresses {
                 bind: self.site.address,
                 ports,
                 peer_url: self.site.peer_url(&slot.name(&key.name), ports.peer),
+                also: Vec::new(),
             });
             tracing::info!(federation = %key, %slot, ?ports, "the slot has its ports");
         }
@@ -196,13 +272,37 @@ impl Addresses {
         for (other, plan) in plans {
             // What one federation has must be known before another one gets something.
             let plan = plan.as_ref().map_err(|why| self.unreadable(other, why))?;
-            used.extend(plan.members.iter().flat_map(|a| a.ports.named()).map(|(_, port)| port));
+            used.extend(plan.members.iter().flat_map(held));
             let reserved =
                 plan.block.filter(|_| other != key).and_then(|block| self.site.ports.of_block(block));
             used.extend(reserved.unwrap_or_default());
         }
         self.site.ports.free_block(&used).ok_or_else(|| Error::NoBlock(key.clone()))
     }
+}
+
+/// All ports of a member.
+fn held(address: &Address) -> Vec<u16> {
+    address.ports.named().map(|(_, port)| port).into_iter().chain(address.peer_ports()).collect()
+}
+
+/// Which federation has a port already, for another member, or for something else than peers of this very member.
+fn holder(
+    key: &FederationKey,
+    plans: &BTreeMap<FederationKey, Result<Plan, String>>,
+    ordinal: u32,
+    port: u16,
+) -> Option<FederationKey> {
+    let has = |federation: &FederationKey, address: &Address| {
+        if federation == key && address.ordinal == ordinal {
+            let others = address.ports.named().into_iter().filter(|(name, _)| *name != "peer");
+            return others.map(|(_, port)| port).any(|held| held == port);
+        }
+        held(address).contains(&port)
+    };
+    let mut all = plans.iter().filter_map(|(federation, plan)| Some((federation, plan.as_ref().ok()?)));
+    all.find(|(federation, plan)| plan.members.iter().any(|address| has(federation, address)))
+        .map(|(federation, _)| federation.clone())
 }
 
 /// A port that a member of another federation has.
@@ -216,8 +316,7 @@ fn taken(
     let mut members =
         others.flat_map(|(other, plan)| plan.iter().flat_map(|p| &p.members).map(move |a| (other, a)));
     members.find_map(|(other, address)| {
-        let mut theirs = address.ports.named().into_iter().map(|(_, port)| port);
-        theirs.find(|port| wanted.contains(port)).map(|port| (other.clone(), port))
+        held(address).into_iter().find(|port| wanted.contains(port)).map(|port| (other.clone(), port))
     })
 }
 
@@ -231,7 +330,7 @@ fn found(members: &Path) -> Plan {
             && let Some(member) = config::read(&volume.join(config::FILE))
         {
             let config::Member { slot, bind, ports, peer_url, .. } = member;
-            plan.members.push(Address { ordinal: slot.ordinal, bind, ports, peer_url });
+            plan.members.push(Address { ordinal: slot.ordinal, bind, ports, peer_url, also: Vec::new() });
         }
     }
     plan.members.sort_by_key(|address| address.ordinal);
@@ -295,6 +394,39 @@ mod tests {
         again.forget(&key("other"), &slot(0)).unwrap();
         again.place(&key("other"), &[slot(0)]).unwrap();
         assert_eq!(peer_port(&again, "other", 0), Some(12480));
+    }
+
+    #[test]
+    fn another_peer_url_is_served_beside_the_listed_one_until_it_is_listed() {
+        let state = tempfile::tempdir().unwrap();
+        let before = Addresses::load(site(state.path(), ""), &[]);
+        before.place(&key("main"), &[slot(0), slot(1)]).unwrap();
+        before.place(&key("other"), &[slot(0)]).unwrap();
+        let old = before.get(&key("main"), &slot(0)).unwrap().peer_url;
+        assert_eq!(before.following(&key("main"), &slot(0), &old), None);
+
+        let moved = site(state.path(), "ports: {peer: 12380}\npeerDomain: new.test\n");
+        let addresses = Addresses::load(moved, &[key("main"), key("other")]);
+        let new = PeerUrl("https://main-east-0.new.test:12380".into());
+        addresses.follow(&key("main"), &slot(0), &old).unwrap();
+        let both = addresses.get(&key("main"), &slot(0)).unwrap();
+        assert_eq!((&both.peer_url, &both.also), (&old, &vec![new.clone()]));
+        assert_eq!(both.peer_ports(), [2380, 12380]);
+        assert_eq!(both.hosts(), ["main-east-0.east.quorate.test", "main-east-0.new.test"]);
+        assert_eq!(peer_port(&addresses, "main", 1), Some(2390), "the other slot was not asked about");
+        // Back again before it was listed: both stay served, since the change may still come through.
+        let back = Addresses::load(site(state.path(), ""), &[key("main"), key("other")]);
+        back.follow(&key("main"), &slot(0), &old).unwrap();
+        assert_eq!(back.get(&key("main"), &slot(0)).unwrap(), both);
+        // It came through.
+        addresses.follow(&key("main"), &slot(0), &new).unwrap();
+        let after = addresses.get(&key("main"), &slot(0)).unwrap();
+        assert_eq!((&after.peer_url, after.ports.peer, after.peer_ports()), (&new, 12380, Vec::new()));
+        // What another member has is not given away twice.
+        let taken = site(state.path(), "ports: {peer: 2480}\n");
+        let addresses = Addresses::load(taken, &[key("main"), key("other")]);
+        let error = addresses.follow(&key("main"), &slot(0), &new).unwrap_err().to_string();
+        assert!(error.contains("port 2480") && error.contains("etcd/other"), "{error}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::metrics::Metrics;
-use crate::ports::{Fault, Runtime, Supervised};
+use crate::ports::{Fault, Runtime, Serving, Supervised};
 use crate::store;
 pub use addresses::{Address, Addresses};
 use config::Certificates;
@@ -251,6 +251,27 @@ impl Runtime for ProcessRuntime {
 
     fn peer_url(&self, slot: &Slot) -> Option<PeerUrl> {
         self.shared.addresses.get(&self.shared.federation, slot).map(|address| address.peer_url)
+    }
+
+    fn serving(&self, slot: &Slot) -> Option<Serving> {
+        let (addresses, federation) = (&self.shared.addresses, &self.shared.federation);
+        let address = addresses.get(federation, slot)?;
+        let moves_to = addresses.wanted(federation, slot).filter(|wanted| address.also.contains(wanted));
+        let ports = address.peer_ports();
+        Some(Serving { peer_url: address.peer_url, also: address.also, moves_to, ports })
+    }
+
+    fn strays(&self, slot: &Slot, listed: &PeerUrl) -> bool {
+        self.shared.addresses.following(&self.shared.federation, slot, listed).is_some()
+    }
+
+    async fn follow(&self, slot: &Slot, listed: &PeerUrl) -> Result<(), Fault> {
+        let (of, url) = (slot.clone(), listed.clone());
+        self.shared.on_disk(move |shared| shared.addresses.follow(&shared.federation, &of, &url)).await?;
+        let uid = self.shared.lock().get(slot).map(|state| state.uid);
+        let Some(uid) = uid else { return Ok(()) };
+        // etcd reads its certificates with each handshake: they need the new host before anybody asks for it.
+        slot::prepared(&self.shared, &Supervised { uid, slot: slot.clone() }).await
     }
 
     async fn supervise(&self, wanted: &Supervised) -> Result<(), Fault> {

@@ -48,7 +48,7 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
     durable::create_folder(&volume).map_err(|error| Fault::from_error(&error))?;
     let address = shared.address(&wanted.slot)?;
     let files = certificates(shared, wanted, &address, &volume)?;
-    let Address { ordinal: _, bind, ports, peer_url } = address;
+    let Address { ordinal: _, bind, ports, peer_url, also: _ } = address;
     let site = &shared.site;
     let slot_name = wanted.slot.name(&shared.federation.name);
     let member = Member {
@@ -96,14 +96,15 @@ fn certificates(
     let files = Certificates::in_folder(&volume.join("pki"));
     let uid = wanted.uid.to_string();
     let slot = wanted.slot.name(&shared.federation.name).to_string();
-    let host = address.peer_url.host().to_owned();
+    let hosts = address.hosts();
+    let names = hosts.iter().cloned().chain(["localhost".to_owned()]).collect();
     let pair = |cert: &PathBuf, key: &PathBuf| Pair { cert: cert.clone(), key: key.clone() };
     let leaves = [
         (Leaf::MemberApi { uid: uid.clone(), slot: slot.clone() }, pair(&files.api_cert, &files.api_key)),
-        (Leaf::PeerServer { uid: uid.clone(), host: host.clone() }, pair(&files.peer_cert, &files.peer_key)),
+        (Leaf::PeerServer { uid: uid.clone(), hosts }, pair(&files.peer_cert, &files.peer_key)),
         (Leaf::PeerClient { uid, slot }, pair(&files.peer_client_cert, &files.peer_client_key)),
         (
-            Leaf::EtcdServer { hosts: vec![host, "localhost".to_owned()], addresses: vec![address.bind] },
+            Leaf::EtcdServer { hosts: names, addresses: vec![address.bind] },
             pair(&files.client_cert, &files.client_key),
         ),
     ];

@@ -188,6 +188,10 @@ pub struct EtcdOptions {
     pub election_ms: u32,
     /// `--quota-backend-bytes`.
     pub quota_bytes: u64,
+    /// The ports on which etcd listens for peers; none = only the one of its slot. More than one while its peer URL
+    /// changes: the old one and the new one are served then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_ports: Vec<u16>,
 }
 
 /// What a supervisor reports to its agent.

@@ -166,6 +166,12 @@ pub struct LocalMember {
     /// What its etcd was started with; none if it does not run.
     #[serde(default)]
     pub options: Option<EtcdOptions>,
+    /// The peer URL that it is to have instead of the listed one; it is served already.
+    #[serde(default)]
+    pub moves_to: Option<PeerUrl>,
+    /// Its etcd listens on other ports than its peer URLs need: it has to be restarted.
+    #[serde(default)]
+    pub restart: bool,
     /// What etcd says of itself; none if it does not answer.
     pub status: Option<Status>,
     /// Its certificates are good for more than 24 h, or a quarter of their life if that is less (rule I9).
@@ -201,6 +207,18 @@ pub struct Link {
     /// times, not good enough for a step (rule I13).
     #[serde(default)]
     pub stale: bool,
+}
+
+/// What this agent's own probe of the URL that a voter is to have found: TLS with the certificate of its slot, and the id
+/// of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// The voter.
+    pub member: MemberId,
+    /// The URL that it is to have.
+    pub peer_url: PeerUrl,
+    /// For how long it was good without a break, milliseconds; 0 = it is not good.
+    pub good_ms: u64,
 }
 
 /// How far the agent of another site is, by pings on the link between the agents.
@@ -346,6 +364,9 @@ pub struct SiteObservation {
     /// Its pings of the agents of other sites, those that are proven.
     #[serde(default)]
     pub peers: Vec<PeerLink>,
+    /// Its probes of the peer URLs that voters are to have.
+    #[serde(default)]
+    pub reached: Vec<Reached>,
     /// Only if its own member leads.
     pub leader: Option<LeaderClaim>,
     /// It wishes or runs a step, or misses a voter: everybody probes every second.
@@ -388,6 +409,7 @@ impl SiteObservation {
             offers: Vec::new(),
             links: Vec::new(),
             peers: Vec::new(),
+            reached: Vec::new(),
             leader: None,
             attention: false,
             backup_age_s: None,

@@ -431,6 +431,8 @@ impl Tracker {
             incarnation: local.map(|(_, m)| m.incarnation),
             linked_ms,
             options: fresh.and_then(|m| m.options.clone()),
+            moves_to: fresh.and_then(|m| m.moves_to.clone()),
+            restart: fresh.is_some_and(|m| m.restart),
         }
     }
 

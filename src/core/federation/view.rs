@@ -77,6 +77,10 @@ pub struct MemberView {
     pub linked_ms: u64,
     /// What its etcd was started with, if its agent says so now.
     pub options: Option<EtcdOptions>,
+    /// The peer URL that it is to have instead of the listed one; it is served already.
+    pub moves_to: Option<PeerUrl>,
+    /// It has to be restarted to listen where its peer URLs say.
+    pub restart: bool,
 }
 
 impl MemberView {

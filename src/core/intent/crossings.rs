@@ -317,6 +317,8 @@ fn planned_moves_of_others_do_not_freeze_and_starved_leaders_do() {
             member: Some(MemberId(id)),
             peer_url: url(s),
             options: None,
+            moves_to: None,
+            restart: false,
             process: Process::Running,
             status: Some(Status {
                 cluster: ClusterId(1),

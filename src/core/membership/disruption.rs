@@ -172,6 +172,7 @@ pub fn next_options<'a>(
         heartbeat_ms: if slower && !patient { own.heartbeat_ms } else { effective.heartbeat_ms },
         election_ms: if sooner && !brisk { own.election_ms } else { effective.election_ms },
         quota_bytes: effective.quota_bytes,
+        peer_ports: effective.peer_ports.clone(),
     }
 }
 
@@ -180,7 +181,9 @@ pub fn next_options<'a>(
 pub fn due(view: &View, effective: &EtcdOptions, member: MemberId) -> Option<EtcdOptions> {
     let own = view.member(member).filter(|m| !m.learner)?.options.as_ref()?;
     let others = view.voters().filter(|m| m.id != member).map(|m| m.options.as_ref());
-    let next = next_options(own, effective, others);
+    // Where a member listens is known to its own agent alone.
+    let effective = EtcdOptions { peer_ports: own.peer_ports.clone(), ..effective.clone() };
+    let next = next_options(own, &effective, others);
     (next != *own).then_some(next)
 }
 
@@ -188,15 +191,17 @@ pub fn due(view: &View, effective: &EtcdOptions, member: MemberId) -> Option<Etc
 pub fn leader_is_next(view: &View, effective: &EtcdOptions) -> bool {
     let Some(leader) = view.leader else { return false };
     let now = arithmetic(view);
-    let due = |m: &MemberView| due(view, effective, m.id).is_some();
+    let due = |m: &MemberView| m.restart || due(view, effective, m.id).is_some();
     now.voters > 1 && now.alive > now.quorum && view.voters().all(|m| due(m) == (m.id == leader))
 }
 
 /// A voter that does not run with the effective options yet, whatever stands against its restart.
 pub fn outdated<'a>(view: &'a View, effective: &EtcdOptions) -> Option<&'a MemberView> {
-    let current =
-        |own: &EtcdOptions| EtcdOptions { version: own.version.clone(), ..effective.clone() } == *own;
-    view.voters().find(|m| m.options.as_ref().is_some_and(|own| !current(own)))
+    let current = |own: &EtcdOptions| {
+        let (version, peer_ports) = (own.version.clone(), own.peer_ports.clone());
+        EtcdOptions { version, peer_ports, ..effective.clone() } == *own
+    };
+    view.voters().find(|m| m.restart || m.options.as_ref().is_some_and(|own| !current(own)))
 }
 
 #[cfg(test)]
@@ -205,7 +210,13 @@ mod tests {
     use crate::membership::scenario::Story;
 
     fn options(heartbeat_ms: u32, election_ms: u32) -> EtcdOptions {
-        EtcdOptions { version: "3.6".into(), heartbeat_ms, election_ms, quota_bytes: 1 }
+        EtcdOptions {
+            version: "3.6".into(),
+            heartbeat_ms,
+            election_ms,
+            quota_bytes: 1,
+            peer_ports: Vec::new(),
+        }
     }
 
     /// The options of all voters after each restart, in turn.

@@ -1,5 +1,6 @@
 //! Membership: the arithmetic, one function per rule, the planner, and a checker that shares no code with them.
 
+pub mod address;
 pub mod agreement;
 pub mod check;
 pub mod disruption;

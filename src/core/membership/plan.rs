@@ -619,6 +619,8 @@ fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
                 incarnation: Some(*incarnation),
                 linked_ms: safety::PROVEN_MS,
                 options: Some(wish.options.clone()),
+                moves_to: None,
+                restart: false,
             });
             model.commit = Index(model.commit.0 + 1);
             for o in model.sites.iter_mut().filter_map(|s| s.observation.as_mut()) {

@@ -94,6 +94,8 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
         incarnation: None,
         linked_ms: PROVEN_MS,
         options: Some(options.clone()),
+        moves_to: None,
+        restart: false,
     };
     let offer =
         |slot: &Slot| SlotOffer { slot: slot.clone(), peer_url: url.clone(), incarnation: IncarnationId(0) };

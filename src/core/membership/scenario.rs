@@ -82,7 +82,13 @@ fn url(slot: &Slot) -> PeerUrl {
 
 /// What all etcds of a story run with.
 fn options() -> EtcdOptions {
-    EtcdOptions { version: "3.6".into(), heartbeat_ms: 100, election_ms: 1_000, quota_bytes: 2 << 30 }
+    EtcdOptions {
+        version: "3.6".into(),
+        heartbeat_ms: 100,
+        election_ms: 1_000,
+        quota_bytes: 2 << 30,
+        peer_ports: Vec::new(),
+    }
 }
 
 impl Story {
@@ -266,6 +272,8 @@ impl Story {
                 peer_url: url(&actor.slot),
                 process: Process::Running,
                 options: actor.life.alive().then(|| self.options_of(actor.id)),
+                moves_to: None,
+                restart: false,
                 status: actor.life.alive().then(|| self.status(actor, &list)),
                 certificates_good: true,
             });
@@ -335,6 +343,8 @@ impl Story {
             incarnation: None,
             linked_ms: if a.life.alive() { 10_000 } else { 0 },
             options: a.life.alive().then(|| self.options_of(a.id)),
+            moves_to: None,
+            restart: false,
         });
         let members: Vec<MemberView> = members.collect();
         let learner = self.actors.iter().find(|a| a.learner).map(|a| LearnerTrack {

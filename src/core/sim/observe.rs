@@ -151,6 +151,8 @@ impl World {
             peer_url: volume.map_or_else(|| crate::id::PeerUrl("".into()), |v| v.listed.clone()),
             process: here.map_or(Process::Unknown, |v| v.process.clone()),
             options: here.and_then(|v| v.running.clone()).filter(|_| status.is_some()),
+            moves_to: None,
+            restart: false,
             status,
             certificates_good: !site.certificates_end,
         }

@@ -308,6 +308,7 @@ impl World {
                 heartbeat_ms: 100,
                 election_ms: 1_000,
                 quota_bytes: 2 << 30,
+                peer_ports: Vec::new(),
             },
         }
     }

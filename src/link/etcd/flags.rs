@@ -130,8 +130,8 @@ pub struct Flags {
     pub token: String,
     /// The peer URL of this member as all members know it.
     pub peer_url: String,
-    /// Where the peer port binds (https URL with an address).
-    pub listen_peer: String,
+    /// Where the peer port binds (https URLs with an address).
+    pub listen_peer: Vec<String>,
     /// What clients are told.
     pub client_urls: Vec<String>,
     /// Where the client port binds (https URLs with an address).
@@ -265,7 +265,7 @@ impl Flags {
         args.add("initial-cluster", members);
         args.add("initial-cluster-token", token);
         args.add("initial-advertise-peer-urls", peer_url);
-        args.add("listen-peer-urls", listen_peer);
+        args.add("listen-peer-urls", listen_peer.join(","));
         args.add("advertise-client-urls", client_urls.join(","));
         args.add("listen-client-urls", listen_client.join(","));
         if let Some(url) = listen_metrics {
@@ -315,8 +315,9 @@ impl Flags {
         if heartbeat == 0 || election < heartbeat.saturating_mul(5) || election > 50_000 {
             return Err(Error::Timers { heartbeat, election });
         }
-        let urls = [&self.peer_url, &self.listen_peer]
+        let urls = [&self.peer_url]
             .into_iter()
+            .chain(&self.listen_peer)
             .chain(&self.client_urls)
             .chain(&self.listen_client);
         if let Some(url) = urls.into_iter().find(|url| !url.starts_with("https://") || url.contains(',')) {
@@ -395,7 +396,7 @@ mod tests {
             start,
             token: "6f0c8d1e-0000-4000-8000-000000000001/1".into(),
             peer_url: "https://main-east-0.east.quorate.test:2380".into(),
-            listen_peer: url(2380),
+            listen_peer: vec![url(2380)],
             client_urls: vec!["https://main-east-0.east.quorate.test:2379".into()],
             listen_client: vec![url(2379)],
             listen_metrics: Some("http://127.0.1.1:2381".into()),

@@ -37,8 +37,8 @@ pub enum Leaf {
     PeerServer {
         /// The federation.
         uid: String,
-        /// The host of the peer URL.
-        host: String,
+        /// The hosts of its peer URLs: one, and a second one while the URL changes.
+        hosts: Vec<String>,
     },
     /// What one member shows to the peer ports of others. Only a URI name: a DNS or IP name would make etcd compare
     /// it with the source address, which breaks behind any address translation.
@@ -112,8 +112,7 @@ impl Leaf {
             names.push(uri);
         }
         let hosts = match self {
-            Self::PeerServer { host, .. } => std::slice::from_ref(host),
-            Self::EtcdServer { hosts, .. } => hosts.as_slice(),
+            Self::PeerServer { hosts, .. } | Self::EtcdServer { hosts, .. } => hosts.as_slice(),
             _ => &[],
         };
         for host in hosts {

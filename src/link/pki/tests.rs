@@ -14,7 +14,7 @@ fn every_leaf() -> Vec<(&'static str, Leaf)> {
         ("agent", Leaf::Agent),
         ("etcd-client", Leaf::AgentEtcdClient),
         ("member", Leaf::MemberApi { uid: uid(), slot: slot() }),
-        ("peer-server", Leaf::PeerServer { uid: uid(), host: "main-east-0.east.quorate.test".into() }),
+        ("peer-server", Leaf::PeerServer { uid: uid(), hosts: vec!["main-east-0.east.quorate.test".into()] }),
         ("peer-client", Leaf::PeerClient { uid: uid(), slot: slot() }),
         ("probe", Leaf::Probe { uid: uid() }),
         (

@@ -91,14 +91,14 @@ impl Site {
             start,
             token: format!("{UID}/1"),
             peer_url: peer_url.into(),
-            listen_peer: format!("https://127.0.0.1:{peer_port}"),
+            listen_peer: vec![format!("https://127.0.0.1:{peer_port}")],
             client_urls: vec![endpoint.clone()],
             listen_client: vec![endpoint.clone()],
             listen_metrics: Some(format!("http://127.0.0.1:{}", free_port())),
             peer_tls: PeerTls {
                 server: self.pair(
                     &format!("{slot}-peer-server"),
-                    &Leaf::PeerServer { uid: uid(), host: "localhost".into() },
+                    &Leaf::PeerServer { uid: uid(), hosts: vec!["localhost".into()] },
                 ),
                 client: self.pair(
                     &format!("{slot}-peer-client"),

@@ -52,6 +52,7 @@ fn grant(kind: GrantKind, id: u128) -> Grant {
             heartbeat_ms: 100,
             election_ms: 1000,
             quota_bytes: 1 << 30,
+            peer_ports: Vec::new(),
         },
     }
 }

@@ -122,6 +122,7 @@ fn grant(kind: GrantKind) -> Grant {
             heartbeat_ms: 100,
             election_ms: 1000,
             quota_bytes: 1 << 30,
+            peer_ports: Vec::new(),
         },
     }
 }

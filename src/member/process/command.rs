@@ -112,8 +112,16 @@ pub async fn find(folder: &Path, version: &str) -> Result<(PathBuf, Minor), Erro
 pub fn ports_free(options: &Options, permit: &Permit) -> Result<(), Reason> {
     let ports = options.ports;
     let client = (!permit.private()).then_some(ports.client);
-    let all = [Some(ports.peer), Some(ports.metrics), client];
-    all.into_iter().flatten().try_for_each(|port| host::listens(options.address(port)))
+    let all = peer_ports(options, permit).into_iter().chain([ports.metrics]).chain(client);
+    all.into_iter().try_for_each(|port| host::listens(options.address(port)))
+}
+
+/// Where etcd listens for peers: on the port of its slot, unless its peer URL is being changed.
+fn peer_ports(options: &Options, permit: &Permit) -> Vec<u16> {
+    match permit.grant.settings.peer_ports.as_slice() {
+        [] => vec![options.ports.peer],
+        ports => ports.to_vec(),
+    }
 }
 
 /// The arguments for a permitted start.
@@ -124,7 +132,7 @@ pub fn arguments(
     permit: &Permit,
 ) -> Result<Vec<String>, Error> {
     let Permit { how, grant, incarnation: _ } = permit;
-    let EtcdOptions { version: _, heartbeat_ms, election_ms, quota_bytes } = &grant.settings;
+    let EtcdOptions { version: _, heartbeat_ms, election_ms, quota_bytes, peer_ports: _ } = &grant.settings;
     let ports = options.ports;
     let tls = &options.certificates;
     let url = |port| format!("https://{}", options.address(port));
@@ -146,7 +154,7 @@ pub fn arguments(
         start,
         token: grant.token(),
         peer_url: grant.peer_url.to_string(),
-        listen_peer: url(ports.peer),
+        listen_peer: peer_ports(options, permit).into_iter().map(url).collect(),
         client_urls: options.client_urls.iter().map(ToString::to_string).collect(),
         listen_client: vec![client],
         listen_metrics: Some(format!("http://{}", metrics(options))),

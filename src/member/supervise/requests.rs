@@ -1,5 +1,7 @@
 //! What the agent asks for. Whatever is promised is on disk before the answer.
 
+use std::sync::Arc;
+
 use quorate_core::federation::member::{DirFacts, Grant, IncarnationState, MemberReport, Process};
 use quorate_core::id::IncarnationId;
 use quorate_link::durable;
@@ -7,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{Phase, Supervisor};
 use crate::grant::{self, Present};
+use crate::options::{FILE, Options};
 use crate::volume::Fenced;
 use crate::{archive, guard};
 
@@ -96,6 +99,7 @@ impl Supervisor {
 
     async fn grant(&mut self, grant: Grant) -> Result<(), Refusal> {
         let id = grant.incarnation;
+        self.follow_address();
         let record = self.volume.incarnation()?;
         let old = self.volume.grant()?;
         let fenced = self.volume.fenced()?.iter().any(|fenced| fenced.incarnation == id);
@@ -132,6 +136,24 @@ impl Supervisor {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The agent may have written another peer URL since this supervisor was started. Everything else is as it was: other
+    /// ports or certificates are for the next supervisor. A file that cannot be read changes nothing, and a grant for
+    /// another URL is refused with both URLs in the answer.
+    fn follow_address(&mut self) {
+        let Ok(now) = Options::load(&self.volume.root().join(FILE)) else { return };
+        if (&now.federation, now.uid, &now.slot)
+            != (&self.options.federation, self.options.uid, &self.options.slot)
+            || now.peer_url == self.options.peer_url
+        {
+            return;
+        }
+        tracing::info!(from = %self.options.peer_url, to = %now.peer_url, "the slot has another peer URL");
+        let mut options = Options::clone(&self.options);
+        options.peer_url = now.peer_url;
+        options.ports.peer = now.ports.peer;
+        self.options = Arc::new(options);
     }
 
     async fn stop(&mut self, id: IncarnationId, archived: Option<&str>) -> Result<(), Refusal> {

@@ -1,5 +1,6 @@
 //! The loop with fakes: deadlines are conditions, time is paused.
 
+mod addresses;
 mod deletion;
 mod leaving;
 mod restarts;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use quorate_api::config::MemberPorts;
 use quorate_api::manifest::{self, Manifest};
 use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
@@ -33,8 +34,9 @@ use crate::federation::{Federation, Handle, Message, Names, Question, Reply, Set
 use crate::metrics::Metrics;
 use crate::ports::{
     self, DataHash, Etcd, Fault, Loaded, Parting, Peers, Ports, Publication, Records, Runtime, Sender,
-    Supervised, Target, World,
+    Serving, Supervised, Target, World,
 };
+use crate::process::Address;
 
 /// The setting `placementAfter` of all sites.
 pub(super) const PLACEMENT_AFTER_MS: u64 = 60_000;
@@ -143,7 +145,10 @@ impl Cluster {
                 self.moved = Some(*id);
                 self.term += 1;
             }
-            Call::Update(..) | Call::MoveLeader(_) => {}
+            Call::Update(id, url) => {
+                self.members.iter_mut().filter(|m| m.id == *id).for_each(|m| m.peer_url = url.clone());
+            }
+            Call::MoveLeader(_) => {}
         }
         CallResult::Done
     }
@@ -159,6 +164,8 @@ pub(super) struct Net {
     pub(super) distance_us: AtomicU32,
     /// Agents that hear nobody and are not heard.
     pub(super) cut: Mutex<BTreeSet<SiteName>>,
+    /// Peer URLs at which nobody answers.
+    pub(super) unreachable: Mutex<BTreeSet<PeerUrl>>,
 }
 
 impl Net {
@@ -225,6 +232,9 @@ impl Etcd for FakeEtcd {
 
     async fn probe(&self, target: &Target) -> Option<u32> {
         let rtt_us = self.net.distance_us.load(Ordering::Relaxed).max(300);
+        if self.net.unreachable.lock().unwrap().contains(&target.peer_url) {
+            return None;
+        }
         self.net.cluster().running.get(&target.member).map(|_| rtt_us)
     }
 
@@ -245,12 +255,34 @@ pub(super) struct FakeRuntime {
     archive: Mutex<Vec<String>>,
     /// Volumes without a supervisor.
     shelf: Mutex<BTreeMap<Slot, MemberReport>>,
+    /// Addresses of slots whose voter was to have another one.
+    addresses: Mutex<BTreeMap<Slot, Address>>,
+    /// Domain and port that the configuration gives to peers.
+    pub(super) configured: Mutex<(String, u16)>,
 }
 
 impl FakeRuntime {
     fn set(&self, report: MemberReport) {
         self.reports.lock().unwrap().insert(report.slot.clone(), report);
         self.version.send_modify(|version| *version += 1);
+    }
+
+    fn wanted(&self, slot: &Slot) -> PeerUrl {
+        let (domain, port) = self.configured.lock().unwrap().clone();
+        PeerUrl(format!("https://main-{}-{}.{domain}:{port}", slot.site, slot.ordinal).into())
+    }
+
+    fn address(&self, slot: &Slot) -> Address {
+        let url = format!("https://main-{}-{}.{}.test:2380", slot.site, slot.ordinal, slot.site);
+        let ports = MemberPorts { member: 8444, http: 8081, client: 2379, peer: 2380, metrics: 2381 };
+        let fresh = Address {
+            ordinal: slot.ordinal,
+            bind: std::net::Ipv4Addr::LOCALHOST.into(),
+            ports,
+            peer_url: PeerUrl(url.into()),
+            also: Vec::new(),
+        };
+        self.addresses.lock().unwrap().get(slot).cloned().unwrap_or(fresh)
     }
 
     /// What the slots of this site run with: heartbeat and election timeout, ms.
@@ -269,8 +301,9 @@ impl FakeRuntime {
         {
             let mut cluster = self.net.cluster();
             let leads = if cluster.leader() == Some(id) { " leads" } else { "" };
-            let EtcdOptions { heartbeat_ms, election_ms, .. } = &grant.settings;
-            cluster.restarts.push(format!("{}{leads} {heartbeat_ms} {election_ms}", grant.slot.site));
+            let EtcdOptions { heartbeat_ms, election_ms, peer_ports, .. } = &grant.settings;
+            let ports = if peer_ports.is_empty() { String::new() } else { format!(" {peer_ports:?}") };
+            cluster.restarts.push(format!("{}{leads} {heartbeat_ms} {election_ms}{ports}", grant.slot.site));
             cluster.running.remove(&id);
             let up = cluster.members.iter().filter(|m| !m.learner && cluster.running.contains(&m.id)).count();
             cluster.fewest = Some(cluster.fewest.map_or(up, |fewest| fewest.min(up)));
@@ -342,8 +375,25 @@ impl Runtime for FakeRuntime {
     }
 
     fn peer_url(&self, slot: &Slot) -> Option<PeerUrl> {
-        let url = format!("https://main-{}-{}.{}.test:2380", slot.site, slot.ordinal, slot.site);
-        Some(PeerUrl(url.into()))
+        Some(self.address(slot).peer_url)
+    }
+
+    fn serving(&self, slot: &Slot) -> Option<Serving> {
+        let address = self.address(slot);
+        let moves_to = Some(self.wanted(slot)).filter(|wanted| address.also.contains(wanted));
+        let ports = address.peer_ports();
+        Some(Serving { peer_url: address.peer_url, also: address.also, moves_to, ports })
+    }
+
+    fn strays(&self, slot: &Slot, listed: &PeerUrl) -> bool {
+        self.address(slot).follow(Some(&self.wanted(slot)), listed).is_some()
+    }
+
+    async fn follow(&self, slot: &Slot, listed: &PeerUrl) -> Result<(), Fault> {
+        if let Some(next) = self.address(slot).follow(Some(&self.wanted(slot)), listed) {
+            self.addresses.lock().unwrap().insert(slot.clone(), next);
+        }
+        Ok(())
     }
 
     async fn supervise(&self, wanted: &Supervised) -> Result<(), Fault> {
@@ -739,6 +789,8 @@ impl Sites {
             version: watch::Sender::new(1),
             archive: Mutex::default(),
             shelf: Mutex::default(),
+            addresses: Mutex::default(),
+            configured: Mutex::new((format!("{name}.test"), 2380)),
         };
         let runtime = runtime.unwrap_or_else(|| Arc::new(fresh()));
         let peers = FakePeers {

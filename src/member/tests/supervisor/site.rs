@@ -112,7 +112,10 @@ impl Member {
         let uid_text = uid().to_string();
         for (leaf, pair) in [
             (Leaf::MemberApi { uid: uid_text.clone(), slot: slot_name.clone() }, certificates.api()),
-            (Leaf::PeerServer { uid: uid_text.clone(), host: "localhost".into() }, certificates.peer()),
+            (
+                Leaf::PeerServer { uid: uid_text.clone(), hosts: vec!["localhost".into()] },
+                certificates.peer(),
+            ),
             (Leaf::PeerClient { uid: uid_text, slot: slot_name.clone() }, certificates.peer_client()),
             (
                 Leaf::EtcdServer { hosts: vec!["localhost".into()], addresses: vec![HOST] },
@@ -265,6 +268,7 @@ impl Member {
                 heartbeat_ms: 100,
                 election_ms: 1000,
                 quota_bytes: 64 << 20,
+                peer_ports: Vec::new(),
             },
         }
     }
