@@ -174,10 +174,10 @@ fn change(from: &EtcdOptions, to: &EtcdOptions) -> String {
     let mut words: Vec<String> =
         changed.map(|(name, old, new, unit)| format!("{name} from {old} to {new} {unit}")).collect();
     if from.peer_ports != *peer_ports {
-        let ports: Vec<String> = peer_ports.iter().map(ToString::to_string).collect();
-        words.push(match ports.as_slice() {
+        let numbers: Vec<String> = peer_ports.iter().map(ToString::to_string).collect();
+        words.push(match numbers.as_slice() {
             [] => "peers on the port of its peer URL alone".to_owned(),
-            ports => format!("peers on the ports {}", ports.join(" and ")),
+            numbers => format!("peers on the ports {}", numbers.join(" and ")),
         });
     }
     words.join(", ")

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use quorate_core::federation::member::IncarnationState;
 use quorate_core::federation::observed::Reached;
+use quorate_core::federation::view::View;
 use quorate_core::id::{MemberId, PeerUrl, SiteName, Slot};
 
 use super::observe::{PROBE_BUSY_MS, PROBE_LIMIT, Row};
@@ -59,7 +60,7 @@ impl<W: World> Federation<W> {
     /// that of the slot's site.
     pub(super) fn probe_moves(&mut self, now: u64) {
         let moves: Vec<(MemberId, PeerUrl, SiteName)> = {
-            let voters = self.last.view.iter().flat_map(|view| view.voters());
+            let voters = self.last.view.iter().flat_map(View::voters);
             voters.filter_map(|m| Some((m.id, m.moves_to.clone()?, m.site()?.clone()))).collect()
         };
         self.look.moves.retain(|(member, url), _| moves.iter().any(|(id, to, _)| id == member && to == url));

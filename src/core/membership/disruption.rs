@@ -155,6 +155,7 @@ fn nothing_in_flight(view: &View, busy: bool) -> Result<(), Reason> {
 ///
 /// Timers change in an order in which no leader's heartbeat ever comes too seldom for a follower: a larger election
 /// timeout on all voters first, then the heartbeat; a smaller one only after the heartbeat (networking.md 7).
+#[expect(clippy::needless_pass_by_value, reason = "whoever asks makes the iterator for this one question")]
 pub fn next_options<'a>(
     own: &EtcdOptions,
     effective: &EtcdOptions,

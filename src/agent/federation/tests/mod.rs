@@ -4,6 +4,7 @@ mod addresses;
 mod deletion;
 mod leaving;
 mod restarts;
+mod specs;
 mod world;
 
 use std::sync::Arc;

@@ -57,8 +57,8 @@ async fn longer_timers_are_a_longer_election_first_and_shorter_ones_a_shorter_he
 async fn agents_that_come_back_go_on_from_what_members_run_with() {
     let mut sites = near().await;
     sites.net.distance_us.store(250_500, Ordering::Relaxed);
-    let begun = |n: usize| move |s: &Sites| s.net.cluster().restarts.len() == n;
-    sites.until("the first restart", LIMIT_S, begun(1)).await;
+    let restarted = |n: usize| move |s: &Sites| s.net.cluster().restarts.len() == n;
+    sites.until("the first restart", LIMIT_S, restarted(1)).await;
     // The supervisor goes on with what it was told.
     tokio::time::sleep(Duration::from_secs(3)).await;
     // Whoever executes and whoever is being restarted: a new one knows of no token, and waits for as long as one lives.
@@ -66,7 +66,7 @@ async fn agents_that_come_back_go_on_from_what_members_run_with() {
     for name in THREE {
         sites.restart(name, &THREE).await;
     }
-    sites.until("the second restart", 120, begun(2)).await;
+    sites.until("the second restart", 120, restarted(2)).await;
     assert!(sites.clock.now_ms() - began >= TOKEN_MS);
     sites.until("longer timers", LIMIT_S, |s| timers(s) == [(300, 5_000); 3]).await;
     assert_eq!(course(&sites).len(), 5);

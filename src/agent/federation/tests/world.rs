@@ -7,19 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quorate_api::config::MemberPorts;
-use quorate_api::manifest::{self, Manifest};
 use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
 use quorate_core::federation::distance::Distance;
 use quorate_core::federation::member::{
-    DirFacts, EtcdOptions, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, OutsideMark,
-    Process,
+    EtcdOptions, Grant, GrantKind, Incarnation, IncarnationState, Mark, MemberReport, OutsideMark, Process,
 };
 use quorate_core::federation::observed::{ListedMember, MemberList, RecordSummary, Status, Version};
 use quorate_core::federation::spec::Spec;
 use quorate_core::id::{
-    ClusterId, Digest, FederationKey, IncarnationId, Index, MemberId, ObjectName, PeerUrl, Revision,
-    SiteName, Slot, Term,
+    ClusterId, Digest, IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term,
 };
 use quorate_core::intent::record::Record;
 use quorate_core::intent::retirement::Retired;
@@ -30,6 +27,8 @@ use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use tokio::sync::watch;
 
+use super::specs::{key, manifest, of_one, waiting};
+pub(super) use super::specs::{manifest_without, site};
 use crate::federation::{Federation, Handle, Message, Names, Question, Reply, Settings};
 use crate::metrics::Metrics;
 use crate::ports::{
@@ -40,45 +39,6 @@ use crate::process::Address;
 
 /// The setting `placementAfter` of all sites.
 pub(super) const PLACEMENT_AFTER_MS: u64 = 60_000;
-
-pub(super) fn site(name: &str) -> SiteName {
-    SiteName::new(name).unwrap()
-}
-
-pub(super) fn key() -> FederationKey {
-    FederationKey { namespace: ObjectName::new("etcd").unwrap(), name: ObjectName::new("main").unwrap() }
-}
-
-pub(super) fn manifest(sites: &[&str]) -> Arc<Manifest> {
-    let clusters: Vec<String> = sites.iter().map(|site| format!("{{name: {site}}}")).collect();
-    of_clusters(&clusters)
-}
-
-/// The same, with members of the first site's cluster declared lost.
-pub(super) fn manifest_without(sites: &[&str], lost: MemberId) -> Arc<Manifest> {
-    let lost = |i: usize| if i == 0 { format!(", lostMembers: [\"{lost}\"]") } else { String::new() };
-    let cluster = |(i, site): (usize, &&str)| format!("{{name: {site}{}}}", lost(i));
-    let clusters: Vec<String> = sites.iter().enumerate().map(cluster).collect();
-    of_clusters(&clusters)
-}
-
-/// One voter at one site, with more lines of the spec.
-fn of_one(site: &str, more: &str) -> Arc<Manifest> {
-    let text = format!(
-        "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
-         spec:\n  clusters: [{{name: {site}}}]\n  members: 1\n  allowSingleVoter: true\n{more}\n"
-    );
-    Arc::new(manifest::parse(&text).unwrap().remove(0))
-}
-
-fn of_clusters(clusters: &[String]) -> Arc<Manifest> {
-    let text = format!(
-        "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
-         spec:\n  clusters: [{}]\n",
-        clusters.join(", ")
-    );
-    Arc::new(manifest::parse(&text).unwrap().remove(0))
-}
 
 /// The etcd between all sites.
 #[derive(Debug, Default)]
@@ -351,21 +311,6 @@ impl FakeRuntime {
         }
         report.process = Process::Quarantined(Code::DataLost.into());
         self.set(report);
-    }
-}
-
-fn waiting(slot: &Slot) -> MemberReport {
-    MemberReport {
-        slot: slot.clone(),
-        incarnation: None,
-        dir: Some(DirFacts::Empty),
-        process: Process::AwaitingGrant,
-        pid: None,
-        starts: 0,
-        options: None,
-        last_words: None,
-        archived: Vec::new(),
-        hindered: None,
     }
 }
 
