@@ -99,10 +99,13 @@ impl Course {
         told.filter(|event| STEPS.contains(&event.as_str()) && event != "LeaderMoved").collect()
     }
 
-    /// Exactly these steps were taken since the mark, in this order.
-    pub(crate) fn took(&self, expected: &[&str]) -> Result<()> {
+    /// Exactly these steps were taken since the mark, in this order. The members of the last one are there a moment before
+    /// it is told.
+    pub(crate) async fn took(&self, expected: &[&str]) -> Result<()> {
+        let all_told = |course: &Self| Ok((course.steps().len() >= expected.len()).then_some(()));
+        let told = self.for_a("the steps to be told", all_told).await;
         let steps = self.steps();
-        ensure!(steps == expected, "these steps were taken: {steps:?}, not {expected:?}");
+        ensure!(told.is_ok() && steps == expected, "these steps were taken: {steps:?}, not {expected:?}");
         Ok(())
     }
 

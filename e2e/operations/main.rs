@@ -6,6 +6,7 @@ mod cuts;
 mod drift;
 mod executor;
 mod outage;
+mod placement;
 mod pulse;
 mod replace;
 mod restart;
@@ -24,6 +25,7 @@ fn main() -> Result<ExitCode> {
         replace::CASES,
         swap::CASES,
         outage::CASES,
+        placement::CASES,
         restart::CASES,
         executor::CASES,
         cuts::CASES,

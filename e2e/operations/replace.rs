@@ -26,7 +26,7 @@ fn lost(minor: Minor) -> Result<Outcome> {
             course.until("another member there", |_| course.id(&slot).is_ok_and(|id| id != old)).await?;
             course.settled(&course.field.sites, &SLOTS).await?;
             // A dead member goes first: etcd adds nobody while one of three is missing.
-            course.took(&["VoterRemoved", "LearnerAdded", "LearnerPromoted"])?;
+            course.took(&["VoterRemoved", "LearnerAdded", "LearnerPromoted"]).await?;
             ensure!(!course.field.members().contains(&old), "{old} is still listed");
             // The death of a leader is no planned gap; what follows is.
             if !leader {

@@ -350,6 +350,9 @@ codes! {
     /// The etcd that is installed is another version than the spec asks for.
     EtcdOtherVersion, None, "etcd is another version than spec.version at site {site}: {place}",
         "install the version that is asked for in etcd-<minor> beside it, or change spec.version";
+    /// A joiner cannot find another member by its name; etcd would look for it for half a minute and end (scenarios.md S10).
+    PeerDNSUnresolved, None, "the name of a member is not known at site {site}: {place}",
+        "let that name be resolved there; the join goes on by itself";
     /// A folder that must hold what may not be forgotten cannot be written; nothing is promised until it can.
     StateNotWritable, None, "the state cannot be written at site {site}: {place}",
         "make it writable again: look at its mount, its owner and its mode";

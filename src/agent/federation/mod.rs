@@ -37,8 +37,9 @@ use quorate_core::federation::layout::Layout;
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::track::{Frame, Tracker};
 use quorate_core::federation::view::{Pending, View, Wish};
-use quorate_core::id::{Digest, PeerUrl, SiteName, Slot};
+use quorate_core::id::{Digest, MemberId, PeerUrl, SiteName, Slot};
 use quorate_core::intent::record::Record;
+use quorate_core::membership::placement::{self, Patience};
 use quorate_core::membership::plan;
 use quorate_core::membership::step::Decision;
 use quorate_core::node;
@@ -100,13 +101,16 @@ pub struct Federation<W: World> {
     run: execute::Runs,
     /// How long other timers than the effective ones have fitted better.
     steady: Steady,
+    /// How long another voter would have led better.
+    patience: Patience,
     last: Last,
 }
 
 /// What the site's configuration says of each federation.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// How long other timers must have fitted the round-trip times better before they are activated, ms.
+    /// How long other timers must have fitted the round-trip times better before they are activated, and another voter
+    /// must have been nearer to a majority before it leads, ms.
     pub placement_after_ms: u64,
 }
 
@@ -116,6 +120,8 @@ struct Last {
     decision: Decision,
     /// Timers that have fitted better for long enough.
     retimed: Option<Timing>,
+    /// The voter that would have led better for long enough.
+    leader: Option<MemberId>,
     may_seed: bool,
     attention: bool,
     reports: u64,
@@ -175,11 +181,13 @@ impl<W: World> Federation<W> {
             local: local::Doing::default(),
             run: execute::Runs::default(),
             steady: Steady::default(),
+            patience: Patience::default(),
             settings,
             last: Last {
                 view: None,
                 decision: Decision::Wait(Code::WaitingForClusters.into()),
                 retimed: None,
+                leader: None,
                 may_seed: false,
                 attention: true,
                 reports: 0,
@@ -338,15 +346,17 @@ impl<W: World> Federation<W> {
         }
     }
 
-    /// Watches whether other timers would fit the distance of the sites better for long enough; only where it can be
-    /// acted on.
-    fn note_timing(&mut self) {
+    /// Watches whether other timers would fit the distance of the sites better for long enough, and whether another voter
+    /// would lead better; only where it can be acted on.
+    fn note_distance(&mut self) {
         let leads = self.last.view.as_ref().is_some_and(|view| view.own_leads);
         let effective = self.record.effective.as_ref().filter(|e| leads && timing::is_auto(&e.spec));
         let measured = effective.and_then(|e| self.measured(&e.spec.sites().cloned().collect::<Vec<_>>()));
         let current = self.record.timing().unwrap_or_default();
         let (now, after) = (self.now(), self.settings.placement_after_ms);
         self.last.retimed = self.steady.note(now, after, current, measured);
+        let better = self.last.view.as_ref().and_then(placement::better);
+        self.last.leader = self.patience.note(now, after, better);
     }
 
     /// The effective spec with the timers that it should have by now, if the own CR is that very spec.
@@ -362,7 +372,7 @@ impl<W: World> Federation<W> {
 
     /// Merges what is known and, if the own member leads, starts the next step.
     async fn decide(&mut self) {
-        self.note_timing();
+        self.note_distance();
         let rests = self.at_rest();
         let Some(wish) = self.wish().filter(|_| !rests) else {
             self.last.view = None;
@@ -406,6 +416,7 @@ impl<W: World> Federation<W> {
             pending,
             retimed: self.retimed(),
             url_changes: Vec::new(),
+            leader: self.last.leader,
             deadline_ms: self.deadline_ms(),
             options: node::options(&effective.spec, effective.timing),
         })

@@ -160,7 +160,8 @@ pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
                     let what = format!("cannot start a supervisor in {}", volume.display());
                     Fault::host(host::refused(what, &error))
                 }),
-                Err(fault) => Err(fault),
+                // Its ports may be taken by the one that somebody else started on this volume.
+                Err(fault) => child::working(&volume).ok_or(fault),
             },
         };
         match running {

@@ -144,6 +144,9 @@ pub struct Wish {
     pub retimed: Option<Pending>,
     /// Peer URLs that sites want to change: (member, new URL, proven good from every voter).
     pub url_changes: Vec<(MemberId, PeerUrl, bool)>,
+    /// The voter that would have led better for long enough (networking.md 7); see [`crate::membership::placement`].
+    #[serde(default)]
+    pub leader: Option<MemberId>,
     /// Operation deadline, ms (rule I14).
     pub deadline_ms: u64,
     /// What every etcd is to be started with.

@@ -3,6 +3,7 @@
 pub mod agreement;
 pub mod check;
 pub mod loss;
+pub mod placement;
 pub mod plan;
 pub mod preview;
 pub mod quorum;

@@ -225,7 +225,14 @@ fn goal(view: &View, wish: &Wish) -> Goal {
         let operation = Operation { kind: OperationKind::ChangeUrl, source: Some(*member), new: None };
         return Goal::Step(StepKind::UpdateUrl { member: *member, peer_url: peer_url.clone() }, operation);
     }
-    Goal::Reached
+    match wish.leader.filter(|to| view.leader != Some(*to)) {
+        Some(to) => {
+            let operation =
+                Operation { kind: OperationKind::PlaceLeader, source: view.leader, new: Some(to) };
+            Goal::Step(StepKind::MoveLeader { to }, operation)
+        }
+        None => Goal::Reached,
+    }
 }
 
 /// Whether the last step was one of a replacement.
@@ -630,7 +637,11 @@ fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
             }
             wish.url_changes.retain(|(id, _, _)| id != member);
         }
-        StepKind::MoveLeader { to } => model.leader = Some(*to),
+        StepKind::MoveLeader { to } => {
+            model.leader = Some(*to);
+            // Where it belongs is measured anew by whoever leads then.
+            wish.leader = None;
+        }
         StepKind::ActivateSpec { generation, .. } => {
             wish.generation = *generation;
             if let Some(pending) = wish.pending.take() {

@@ -142,6 +142,7 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
         pending: None,
         retimed: None,
         url_changes: Vec::new(),
+        leader: None,
         deadline_ms: 0,
         options,
     };

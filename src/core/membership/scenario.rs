@@ -19,7 +19,7 @@ use crate::id::{
 };
 use crate::intent::{Change, IntentKind, Operation, OperationKind};
 use crate::membership::step::{Decision, Step, StepKind};
-use crate::membership::{check, plan};
+use crate::membership::{check, placement, plan};
 use crate::reason::{Code, Rule};
 
 const OURS: ClusterId = ClusterId(0xc);
@@ -60,6 +60,8 @@ pub(crate) struct Story {
     removed: bool,
     /// Timers that would fit better, by their round-trip time in ms.
     retimed: Option<u32>,
+    /// What is measured has been so for long enough.
+    steady: bool,
     /// Round-trip times between sites, ms.
     distances: Vec<(SiteName, SiteName, u32)>,
 }
@@ -100,6 +102,7 @@ impl Story {
             pending: None,
             removed: false,
             retimed: None,
+            steady: false,
             distances: Vec::new(),
         };
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
@@ -128,6 +131,7 @@ impl Story {
             }
             "removed" => self.removed = true,
             "pending" => self.pending = Some(sites()),
+            "steady" => self.steady = true,
             "retimed" => self.retimed = Some(rest[0].parse().unwrap()),
             "distance" => {
                 let site = |i: usize| SiteName::new(rest[i]).unwrap();
@@ -230,7 +234,14 @@ impl Story {
             .collect();
         for actor in &self.actors {
             let rtt_us = self.distance_ms(site, &actor.slot.site) * 1_000 + 100;
-            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us, least_us: rtt_us, stale: false });
+            o.links.push(Link {
+                member: actor.id,
+                misses: 0,
+                good_ms: 10_000,
+                rtt_us,
+                least_us: rtt_us,
+                stale: false,
+            });
             if actor.slot.site != *site {
                 continue;
             }
@@ -376,6 +387,7 @@ impl Story {
                 timing: Some(crate::timing::Timing::from_rtt_us(ms * 1_000)),
             }),
             url_changes: Vec::new(),
+            leader: self.steady.then(|| placement::better(&self.view())).flatten(),
             deadline_ms: 7_000,
             options: options(),
         }

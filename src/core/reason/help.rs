@@ -163,6 +163,10 @@ impl Code {
             Self::Deleted => {
                 "etcd is stopped, record and data stay; it starts where it was once the file is back"
             }
+            Self::PeerDNSUnresolved => {
+                "the joiner is held back for a minute and looks again every few seconds; then it is started all the same, \
+                 since the member that is not found may be gone for good"
+            }
             Self::PortInUse | Self::EtcdMissing | Self::EtcdTooOld | Self::EtcdOtherVersion => {
                 "the member is tried again every few seconds and starts by itself when the cause is gone; data and record \
                  stay as they are, and other federations of this agent go on"
@@ -230,6 +234,7 @@ impl Code {
             | Self::NotAcknowledged
             | Self::NoRecord
             | Self::LearnerUnreachable
+            | Self::PeerDNSUnresolved
             | Self::CertificateExpiring
             | Self::LeaderUnstable
             | Self::MatrixStale

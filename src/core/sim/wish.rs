@@ -51,6 +51,7 @@ impl World {
             max_backup_age_s: self.options.backups.then_some(MAX_BACKUP_AGE_S),
             pending,
             retimed: None,
+            leader: None,
             url_changes: view.map(|view| url_changes(self, view)).unwrap_or_default(),
             deadline_ms: DEADLINE_MS,
             options: crate::node::options(&effective.of.spec, effective.of.timing),

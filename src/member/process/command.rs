@@ -116,6 +116,19 @@ pub fn ports_free(options: &Options, permit: &Permit) -> Result<(), Reason> {
     all.into_iter().flatten().try_for_each(|port| host::listens(options.address(port)))
 }
 
+/// A joiner has to find every other member by name: etcd would look for half a minute and end (scenarios.md S10).
+pub async fn names_known(permit: &Permit) -> Result<(), Reason> {
+    let others =
+        permit.grant.initial_cluster.iter().map(|(_, url)| url).filter(|url| **url != permit.grant.peer_url);
+    for url in others {
+        let Some((_, address)) = url.0.split_once("://") else { continue };
+        if let Err(error) = tokio::net::lookup_host(address).await {
+            return Err(Reason::new(Code::PeerDNSUnresolved).place(format!("{address}: {error}")));
+        }
+    }
+    Ok(())
+}
+
 /// The arguments for a permitted start.
 pub fn arguments(
     options: &Options,
