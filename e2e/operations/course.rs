@@ -207,6 +207,14 @@ impl Course {
         found.map(|member| member.id.clone()).with_context(|| format!("{slot} has no member"))
     }
 
+    /// The zone of the member in a slot.
+    pub(crate) fn zone(&self, slot: &str) -> Result<String> {
+        let statuses = self.field.watch.statuses();
+        let mut members = statuses.values().filter(executes).flat_map(|status| &status.members);
+        let found = members.find(|member| short(&member.name) == slot);
+        found.map(|member| member.zone.to_string()).with_context(|| format!("{slot} has no member"))
+    }
+
     /// The ids of the members of a site.
     pub(crate) fn ids(&self, site: &str) -> Vec<String> {
         member_ids(&self.field.watch.statuses(), site).into_iter().collect()

@@ -3,6 +3,7 @@
 mod birth;
 mod course;
 mod cuts;
+mod delete;
 mod drift;
 mod executor;
 mod outage;
@@ -30,6 +31,7 @@ fn main() -> Result<ExitCode> {
         executor::CASES,
         cuts::CASES,
         drift::CASES,
+        delete::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

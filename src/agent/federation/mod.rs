@@ -34,6 +34,7 @@ use futures::stream::FuturesUnordered;
 use quorate_core::ballot::BallotMove;
 use quorate_core::federation::distance;
 use quorate_core::federation::layout::Layout;
+use quorate_core::federation::seating;
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::track::{Frame, Tracker};
 use quorate_core::federation::view::{Pending, View, Wish};
@@ -367,6 +368,7 @@ impl<W: World> Federation<W> {
         let sites = effective.spec.sites().cloned().collect();
         let Layout { slots, allow_single_voter, .. } = effective.spec.layout().ok()?;
         let (digest, timing) = (effective.digest, Some(timing));
+        let slots = self.seated(&slots);
         same.then_some(Pending { digest, sites, slots, allow_single_voter, lost_sites: Vec::new(), timing })
     }
 
@@ -408,7 +410,7 @@ impl<W: World> Federation<W> {
         let pending = self.pending(&lost_members);
         Some(Wish {
             generation: effective.generation,
-            slots: layout.slots,
+            slots: self.seated(&layout.slots),
             allow_single_voter: layout.allow_single_voter,
             exception: own.and_then(|own| own.spec.exception.clone()),
             lost_members,
@@ -445,7 +447,15 @@ impl<W: World> Federation<W> {
     fn spec(&self) -> Option<(Arc<Spec>, Layout)> {
         let effective = self.record.effective.as_ref().map(|e| &e.spec);
         let spec = effective.or_else(|| self.record.vote.as_ref().map(|ballot| &ballot.spec))?;
-        Some((Arc::clone(spec), spec.layout().ok()?))
+        let layout = spec.layout().ok()?;
+        Some((Arc::clone(spec), Layout { slots: self.seated(&layout.slots), ..layout }))
+    }
+
+    /// Wanted slots with the ordinals that they have beside the members that are there.
+    pub(super) fn seated(&self, wanted: &[Slot]) -> Vec<Slot> {
+        let listed = self.last.view.iter().flat_map(|view| &view.members).filter_map(|m| m.slot.clone());
+        let lives = self.record.incarnations.iter().filter(|i| !i.archived).map(|i| i.slot.clone());
+        seating::seated(wanted, &listed.chain(lives).collect::<Vec<_>>())
     }
 
     /// Whether everybody has to look every second (safety.md 2.2).

@@ -63,6 +63,7 @@ impl<W: World> Federation<W> {
         let effective = self.record.effective.as_ref()?;
         let timing = timing::at_activation(effective.timing, self.measured(&sites));
         let Layout { slots, allow_single_voter, .. } = spec.layout().ok()?;
+        let slots = self.seated(&slots);
         Some(Pending { digest, sites, slots, allow_single_voter, lost_sites, timing })
     }
 
