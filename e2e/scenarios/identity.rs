@@ -221,10 +221,13 @@ fn s06(minor: Minor) -> Result<Outcome> {
 fn s07(minor: Minor) -> Result<Outcome> {
     on_sites(minor, &THREE, &[], |field| async move {
         let stage = Stage::raise(field, &THREE).await?;
-        let [_, site, other] = stage.cast().await?;
+        let [leader, site, other] = stage.cast().await?;
         let (id, ours) = (stage.member(&site)?, stage.field.watch.cluster_ids());
         let etcd = stage.etcd(&site).await?;
         stage.kill(&site).await?;
+        // What is written from now on is written to ours.
+        stage.writer.go_to(vec![stage.client(&leader).await?, stage.client(&other).await?]);
+        stage.writes().await?;
         // Somebody starts an etcd of his own in its place: the same address, certificates and name, another token.
         let site_ = stage.field.site(&site)?;
         let network = site_.network.as_ref().context("no network")?;
