@@ -28,7 +28,7 @@ pub const FEDERATION: &str = "main";
 /// How long an agent may take to come up.
 pub const UP: Duration = Duration::from_secs(30);
 /// How long a change may take until everything is as wished.
-pub const SETTLED: Duration = Duration::from_secs(90);
+pub const SETTLED: Duration = Duration::from_mins(3);
 /// Slower than the demo's writer: several cases share the machine, and gaps of 300 ms are seen all the same.
 pub const PACE: Duration = Duration::from_millis(30);
 /// The second part of all addresses: a demo may run beside the tests.

@@ -8,7 +8,7 @@ use quorate_cli::demo::mesh::wipe;
 use quorate_cli::demo::process::Kind;
 use quorate_cli::demo::watch::{Statuses, member_ids, settled};
 use quorate_cli::demo::writer::{Gap, Writer};
-use quorate_core::condition::Status;
+use quorate_core::condition::{MemberStatus, Status};
 use quorate_e2e::field::{FEDERATION, Field, Told, UP};
 use quorate_e2e::suite::{ALL, Case, Minor, Outcome};
 use quorate_link::clock::Clock;
@@ -16,7 +16,7 @@ use quorate_link::clock::Clock;
 use crate::pulse::Pulse;
 
 /// How long something may take on a machine that does other things too. The limit of a whole case is ten minutes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(4);
 /// Between two looks at something that is not in the statuses.
 const LOOK: Duration = Duration::from_millis(20);
 /// What changes members, leadership or the effective spec.
@@ -52,7 +52,7 @@ impl Course {
     pub(crate) async fn begin(field: Arc<Field>, spec: &str, slots: &[&str]) -> Result<Self> {
         let course = Self::born(field, spec, slots).await?;
         course.field.watch.from_now();
-        course.pulse.from_now();
+        course.pulse.forget();
         Ok(Self { planned: None, mark: course.field.history().len(), ..course })
     }
 
@@ -201,18 +201,20 @@ impl Course {
 
     /// The id of the member in a slot.
     pub(crate) fn id(&self, slot: &str) -> Result<String> {
-        let statuses = self.field.watch.statuses();
-        let mut members = statuses.values().filter(executes).flat_map(|status| &status.members);
-        let found = members.find(|member| short(&member.name) == slot);
-        found.map(|member| member.id.clone()).with_context(|| format!("{slot} has no member"))
+        self.told_of(slot, |member| member.id.clone())
     }
 
     /// The zone of the member in a slot.
     pub(crate) fn zone(&self, slot: &str) -> Result<String> {
+        self.told_of(slot, |member| member.zone.clone())
+    }
+
+    /// What the site that executes says of a member; any other one while none does, as in a hand-over.
+    fn told_of<T>(&self, slot: &str, of: impl Fn(&MemberStatus) -> T) -> Result<T> {
         let statuses = self.field.watch.statuses();
-        let mut members = statuses.values().filter(executes).flat_map(|status| &status.members);
-        let found = members.find(|member| short(&member.name) == slot);
-        found.map(|member| member.zone.to_string()).with_context(|| format!("{slot} has no member"))
+        let members = statuses.values().filter(executes).chain(statuses.values()).flat_map(|s| &s.members);
+        let mut named = members.filter(|member| short(&member.name) == slot);
+        named.next().map(of).with_context(|| format!("{slot} has no member"))
     }
 
     /// The ids of the members of a site.
@@ -285,6 +287,7 @@ impl Course {
 }
 
 /// Whether this status is of the site that executes.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as a filter passes it")]
 pub(crate) fn executes(status: &&Status) -> bool {
     status.executor.as_deref() == Some(status.observed_from.as_str())
 }

@@ -49,7 +49,7 @@ impl Pulse {
             let mut clients = BTreeMap::new();
             loop {
                 let beats = feel(&field, &mut clients).await;
-                lock(&seen).note(beats);
+                lock(&seen).note(&beats);
                 tokio::time::sleep(EVERY).await;
             }
         });
@@ -57,7 +57,7 @@ impl Pulse {
     }
 
     /// Forgets what was.
-    pub(crate) fn from_now(&self) {
+    pub(crate) fn forget(&self) {
         *lock(&self.seen) = Seen::default();
     }
 
@@ -78,12 +78,12 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
 }
 
 impl Seen {
-    fn note(&mut self, beats: Vec<Beat>) {
+    fn note(&mut self, beats: &[Beat]) {
         // One that is cut off may believe for a while that it leads: the highest term is right.
         let leader = beats.iter().filter(|beat| beat.leader == beat.id).max_by_key(|beat| beat.term).cloned();
         let (leader, list) = leader.map_or((None, None), |beat| (Some((beat.id, beat.term)), beat.list));
         // Without a leader nobody can have changed it since.
-        self.list = list.or(self.list.take());
+        self.list = list.or_else(|| self.list.take());
         let Some(list) = &self.list else { return };
         let voters = list.members.iter().filter(|member| !member.is_learner);
         let up = |id: u64| {

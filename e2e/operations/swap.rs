@@ -15,7 +15,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 /// How long an even number of voters may last (safety.md I12).
-const EVEN: Duration = Duration::from_secs(60);
+const EVEN: Duration = Duration::from_mins(1);
 const REPLACED: [&str; 3] = ["LearnerAdded", "LearnerPromoted", "VoterRemoved"];
 
 /// One site out, another one in; the one that goes is the one that leads.

@@ -46,7 +46,7 @@ fn s01(minor: Minor) -> Result<Outcome> {
         let old = stage.member(&site)?;
         let before = stage.witness.starts()?.len();
         stage.field.watch.from_now();
-        stage.witness.from_now();
+        stage.witness.forget();
         stage.wipe(&site)?;
         stage.said(&["DataLost=True", "I5 DataLost", &old, &site]).await?;
         stage.replaced(&site, &old, &THREE).await?;

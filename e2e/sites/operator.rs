@@ -17,7 +17,7 @@ use quorate_link::clock::Clock;
 use serde_json::Value;
 
 /// By then three probes in a row have failed.
-const MISSED: Duration = Duration::from_secs(60);
+const MISSED: Duration = Duration::from_mins(1);
 
 /// A command line at one site.
 struct Desk<'a> {

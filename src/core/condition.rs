@@ -415,12 +415,11 @@ fn peers_reachable(view: &View) -> Condition {
     match view.sites.iter().find(|site| !site.heard()) {
         Some(site) => {
             let reason = Reason::new(Code::PeerUnreachable).site(&site.name);
-            match site.age_ms {
-                Some(age) => from_reason(PeersReachable, false, &reason.numbers(age, 0)),
-                None => {
-                    let message = format!("the agent of site {} was not heard yet", site.name);
-                    condition(PeersReachable, false, reason.code.name(), message)
-                }
+            if let Some(age) = site.age_ms {
+                from_reason(PeersReachable, false, &reason.numbers(age, 0))
+            } else {
+                let message = format!("the agent of site {} was not heard yet", site.name);
+                condition(PeersReachable, false, reason.code.name(), message)
             }
         }
         None => condition(PeersReachable, true, "AllHeard", "all agents are heard".to_owned()),

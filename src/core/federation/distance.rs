@@ -120,11 +120,11 @@ pub fn between<'a>(
         let (from, to) = (from?, to?);
         to.members.iter().filter_map(|m| row(from, m.member?)).max()
     };
-    let probes = probed(here, there).max(probed(there, here));
+    let by_members = probed(here, there).max(probed(there, here));
     let linked = |from: Option<&SiteObservation>, to: &SiteName| {
         from?.peers.iter().find(|peer| peer.site == *to).map(|peer| peer.rtt_us)
     };
-    probes.or_else(|| linked(here, b).max(linked(there, a)))
+    by_members.or_else(|| linked(here, b).max(linked(there, a)))
 }
 
 /// The shortest round trip between two sites in the last minute, microseconds, by whatever measured it: a machine that
@@ -172,7 +172,7 @@ mod tests {
         window.add(800, 1_050);
         assert_eq!(window.proven(800), Some(Distance { rtt_us: 1_100, least_us: 900 }));
         for at in 5..60 {
-            window.add(at * 200, 1_050 + (at as u32 % 7) * 40);
+            window.add(at * 200, 1_050 + u32::try_from(at % 7).unwrap() * 40);
             assert_eq!(window.told().map(|d| d.rtt_us), Some(1_100), "at {at}");
         }
         assert_eq!(window.proven(80_000), None, "nothing is proven by old samples");

@@ -326,6 +326,7 @@ pub struct Seeded {
 }
 
 /// Everything that one agent tells the others about one federation.
+#[expect(clippy::struct_excessive_bools, reason = "facts that a site tells, independent of each other")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteObservation {
     /// The site that speaks.

@@ -126,12 +126,11 @@ impl Parts<'_> {
         let held = record.intent.as_ref();
         let open = held.filter(|held| held.open());
         let effective = record.effective.as_ref().map(|e| &e.spec);
-        match effective {
-            Some(spec) => sites.extend(spec.sites().cloned()),
-            None => {
-                sites.extend(record.vote.iter().flat_map(|ballot| ballot.spec.sites().cloned()));
-                sites.extend(record.seeds.iter().cloned());
-            }
+        if let Some(spec) = effective {
+            sites.extend(spec.sites().cloned());
+        } else {
+            sites.extend(record.vote.iter().flat_map(|ballot| ballot.spec.sites().cloned()));
+            sites.extend(record.seeds.iter().cloned());
         }
         sites.extend(own.iter().flat_map(|spec| spec.sites().cloned()));
         let pending = open.and_then(|held| held.intent.spec.as_ref());

@@ -519,13 +519,11 @@ fn assume(model: &mut View, wish: &Wish, reason: &Reason) -> bool {
 /// What a site that will do its part says; none for one that has fallen silent.
 fn willing<'a>(model: &'a mut View, name: &SiteName) -> Option<&'a mut SiteObservation> {
     use std::sync::Arc;
-    let at = match model.sites.iter().position(|site| site.name == *name) {
-        Some(at) => at,
-        None => {
-            model.sites.push(SiteView { name: name.clone(), age_ms: None, observation: None });
-            model.sites.len() - 1
-        }
-    };
+    let known = model.sites.iter().position(|site| site.name == *name);
+    let at = known.unwrap_or_else(|| {
+        model.sites.push(SiteView { name: name.clone(), age_ms: None, observation: None });
+        model.sites.len() - 1
+    });
     let site = model.sites.get_mut(at)?;
     if site.age_ms.is_some() && !site.heard() {
         return None;

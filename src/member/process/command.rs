@@ -101,8 +101,8 @@ pub async fn find(folder: &Path, version: &str) -> Result<(PathBuf, Minor), Erro
     }
     let oldest = wanted.oldest_patch();
     // Behind the patch there may be a word, as in 3.6.0-rc.1: such an etcd is older than the patch itself.
-    let patch = found.splitn(3, '.').nth(2).and_then(|patch| patch.parse::<u32>().ok());
-    if patch.is_none_or(|patch| patch < oldest) {
+    let number = found.splitn(3, '.').nth(2).and_then(|patch| patch.parse::<u32>().ok());
+    if number.is_none_or(|number| number < oldest) {
         return Err(Error::TooOld { path, found, oldest: format!("{wanted}.{oldest}") });
     }
     Ok((path, wanted))

@@ -51,25 +51,25 @@ pub(super) struct Preview {
 impl Preview {
     pub(super) fn new(
         site: &SiteReport,
-        report: Option<FederationReport>,
+        report: Option<&FederationReport>,
         manifest: Manifest,
         document: String,
         place: Place,
     ) -> Self {
         let Manifest { key, spec, digest, layout } = manifest;
         let draft = Draft { spec: &spec, digest, layout: &layout };
-        let alive = report.as_ref().and_then(|report| report.view.as_ref().zip(report.wish.as_ref()));
+        let alive = report.and_then(|report| report.view.as_ref().zip(report.wish.as_ref()));
         let (view, wish) = match alive {
             Some((view, wish)) => preview::drafted(view, wish, draft),
             None => preview::unborn(draft),
         };
         let (steps, end) = plan::plan(&view, &wish);
         let plan = condition::plan_lines(&steps);
-        let status = report.as_ref().map(|report| &report.status);
+        let status = report.map(|report| &report.status);
         let members = status.map(|status| status.members.as_slice()).unwrap_or_default();
         // Which operation a refusal stands against is not in the reason, and an exception names exactly one.
         let paste = end.reason().and_then(|reason| paste_for(reason, members, None));
-        let before = report.as_ref().and_then(|report| report.effective.as_deref());
+        let before = report.and_then(|report| report.effective.as_deref());
         let old = before.and_then(|spec| spec.layout().ok()).map(|layout| layout.slots).unwrap_or_default();
         let missing = |from: &[Slot], other: &[Slot]| {
             from.iter().filter(|slot| !other.contains(slot)).cloned().collect::<Vec<_>>()
@@ -132,7 +132,7 @@ impl Preview {
             let _ = write!(text, "\n{}", indented(&self.diff));
         }
         let slots = |sign: &str, slots: &[Slot]| {
-            slots.iter().map(|slot| format!("  {sign} member {slot}\n")).collect::<String>()
+            slots.iter().fold(String::new(), |text, slot| text + &format!("  {sign} member {slot}\n"))
         };
         if !self.added.is_empty() || !self.removed.is_empty() {
             let _ = write!(text, "\n{}{}", slots("+", &self.added), slots("-", &self.removed));
@@ -177,7 +177,7 @@ impl Preview {
             }
             Decision::Step(_) => text.push_str("\n  and more\n"),
             Decision::Done if self.plan.is_empty() => {
-                text.push_str("\nplan: nothing to do, the members are as wished\n")
+                text.push_str("\nplan: nothing to do, the members are as wished\n");
             }
             Decision::Done => {}
         }
@@ -272,7 +272,7 @@ fn diff(before: Option<&Spec>, after: &Spec) -> String {
 }
 
 fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
+    text.lines().fold(String::new(), |text, line| text + "  " + line.trim_end() + "\n")
 }
 
 fn survives(survives: Option<Survive>) -> &'static str {

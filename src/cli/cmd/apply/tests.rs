@@ -23,7 +23,7 @@ fn site() -> SiteReport {
     }
 }
 
-fn preview(report: Option<FederationReport>, spec: &str) -> Preview {
+fn preview(report: Option<&FederationReport>, spec: &str) -> Preview {
     let text = yaml(spec);
     let manifest = manifest::parse(&text).unwrap().remove(0);
     let place = Place::New("/manifests/etcd.main.yaml".into());
