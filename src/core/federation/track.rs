@@ -26,6 +26,8 @@ struct Told {
     observation: Arc<SiteObservation>,
     /// Own clock, at which the sample was true.
     true_at: u64,
+    /// Own clock, at which its agent spoke last. One whose etcd stands still has old samples and speaks all the same.
+    heard_at: u64,
 }
 
 struct Learner {
@@ -148,13 +150,14 @@ impl Tracker {
             self.leader_down |= observation.members.iter().any(down);
         }
         self.note_leader(&observation, now);
-        self.sites.insert(observation.site.clone(), Told { observation, true_at });
+        self.sites.insert(observation.site.clone(), Told { observation, true_at, heard_at: now });
     }
 
     /// The last observation of a site is still true.
     pub fn renew(&mut self, site: &SiteName, age_ms: u64, now: u64) {
         if let Some(told) = self.sites.get_mut(site) {
             told.true_at = told.true_at.max(now.saturating_sub(age_ms));
+            told.heard_at = now;
         }
     }
 
@@ -289,7 +292,7 @@ impl Tracker {
         };
         // The site fell silent, or its supervisor says that etcd is not running. One that runs and does not answer stands
         // still, for want of a disk or a processor: that is just what the rule is about (S45).
-        let silent = now.saturating_sub(told.true_at) >= 2_500;
+        let silent = now.saturating_sub(told.heard_at) >= 2_500;
         let running =
             told.observation.members.iter().any(|m| m.member == Some(old) && m.process == Process::Running);
         silent || !running
