@@ -1,5 +1,6 @@
 //! The whole life of an etcd, each operation with a writer running.
 
+mod adopt;
 mod birth;
 mod course;
 mod cuts;
@@ -28,6 +29,7 @@ fn main() -> Result<ExitCode> {
         executor::CASES,
         cuts::CASES,
         drift::CASES,
+        adopt::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

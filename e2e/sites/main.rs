@@ -12,4 +12,5 @@ mod intruder;
 mod leave;
 mod operator;
 mod replace;
+mod stretch;
 mod yardstick;

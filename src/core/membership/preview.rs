@@ -51,7 +51,11 @@ pub fn drafted(view: &View, wish: &Wish, draft: Draft<'_>) -> (View, Wish) {
         };
         let lost_sites = sites.iter().filter(lost).cloned().collect();
         let (slots, allow_single_voter) = (layout.slots.clone(), layout.allow_single_voter);
-        Pending { digest, sites, slots, allow_single_voter, lost_sites, timing }
+        let seeded = view.site(&me).and_then(|site| site.observation.as_ref()?.record.seeded);
+        let cluster = seeded.map(|seeded| seeded.cluster);
+        let other_cluster = spec.adopt.as_ref().is_some_and(|adopt| Some(adopt.cluster_id) != cluster);
+        let adopts = spec.adopts().cloned();
+        Pending { digest, sites, slots, allow_single_voter, lost_sites, timing, adopts, other_cluster }
     });
     (view, wish)
 }
