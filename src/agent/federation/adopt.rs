@@ -197,6 +197,8 @@ impl<W: World> Federation<W> {
                 member: Some(m.id),
                 peer_url: m.peer_url,
                 process: if status.is_some() { Process::Running } else { Process::Unknown },
+                // Its flags are its owner's: they are neither known nor compared.
+                options: None,
                 status,
                 certificates_good: true,
             }

@@ -142,6 +142,7 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
         allow_single_voter: layout.allow_single_voter,
         lost_members: Vec::new(),
         exception: None,
+        adopts: spec.adopts().cloned(),
         max_backup_age_s: None,
         pending: None,
         retimed: None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::reason::Code;
-use world::{PLACEMENT_AFTER_MS, Sites, adopting, key, manifest, site};
+use world::{PLACEMENT_AFTER_MS, Sites, adopting, key, site};
 
 use crate::federation::{Message, Question, Reply};
 
@@ -303,7 +303,7 @@ async fn a_foreign_etcd_is_taken_over_and_its_members_leave_last() {
         let trusting =
             |s: &Sites| THREE.iter().filter(|n| s.get(n).adoption.trusted.lock().unwrap().is_some()).count();
         assert_eq!(trusting(&sites), 3);
-        sites.apply(&THREE, &manifest(&THREE)).await;
+        sites.apply(&THREE, &THREE).await;
         sites.until("the CA of the old peers to be forgotten", 60, |s| trusting(s) == 0).await;
         assert!(sites.settled(3));
     }

@@ -716,11 +716,6 @@ impl Sites {
         for name in names {
             self.add(name, Arc::default(), None).await;
         }
-        self.apply(names, manifest).await;
-    }
-
-    /// The same manifest at all sites.
-    pub(super) async fn apply(&self, names: &[&str], manifest: &Arc<Manifest>) {
         for name in names {
             self.get(name).handle.tell(Message::Spec(Some(Arc::clone(manifest)))).await;
         }

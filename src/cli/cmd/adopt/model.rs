@@ -91,13 +91,14 @@ fn view(seen: &Seen, wanted: &Manifest, site: &SiteName) -> View {
             certificates_good: true,
             incarnation: None,
             linked_ms: LONG_MS,
+            options: None,
         })
         .collect();
     let mut names: Vec<SiteName> = wanted.spec.sites().cloned().collect();
     names.sort();
     let links: Vec<Link> = members
         .iter()
-        .map(|m| Link { member: m.id, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1, stale: false })
+        .map(|m| Link { member: m.id, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1, least_us: 1, stale: false })
         .collect();
     let sites = names.into_iter().map(|name| {
         let offers = wanted.layout.slots.iter().filter(|slot| slot.site == name);
