@@ -3,13 +3,11 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Output;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use quorate_cli::demo::mesh::{NAMESPACE, Site};
 use quorate_cli::demo::process::log_file;
-use quorate_cli::demo::watch::{Statuses, settled};
 use quorate_cli::demo::writer::Writer;
 use quorate_link::clock::Clock;
 use quorate_link::etcd::EtcdClient;
@@ -17,12 +15,10 @@ use quorate_link::pki::{Leaf, Pair, Root, SitePki};
 use quorate_link::tls::EtcdTls;
 use tokio::process::Command;
 
-use crate::field::{FEDERATION, Field, UP, binary, etcd};
+use crate::field::{FEDERATION, Field, PACE, UP, binary, etcd};
 
-/// Three new members and up to three removals, at the pace that the rules ask for, on a machine that does other things too.
-pub const TAKEN: Duration = Duration::from_mins(4);
-/// The name of its processes.
-const NAME: &str = "old";
+/// The name of its processes, and of its place in a network.
+pub const NAME: &str = "old";
 
 /// Its members, all on one machine.
 pub struct Foreign {
@@ -30,26 +26,22 @@ pub struct Foreign {
     pub address: Ipv4Addr,
     /// How many members it has.
     pub members: u16,
-    network: Option<PathBuf>,
+    network: PathBuf,
     folder: PathBuf,
     pki: SitePki,
 }
 
 impl Foreign {
-    /// Starts it, beside the sites of a field but without a part in them.
-    pub async fn start(
-        field: &Field,
-        address: Ipv4Addr,
-        network: Option<PathBuf>,
-        members: u16,
-    ) -> Result<Self> {
+    /// Starts it at its place in the network of a field, without a part in the mesh.
+    pub async fn start(field: &Field, members: u16) -> Result<Self> {
+        let (address, network) = (field.net()?.address(NAME)?, field.net()?.path(NAME)?);
         let folder = field.folder().join("foreign");
         std::fs::create_dir_all(&folder)?;
         // One CA for everything, as people have it.
         let pki = SitePki::init(&folder, NAME, "old.example.com")?;
         let foreign = Self { address, members, network, folder, pki };
-        // 127.0.0.1 is where connections over loopback come from, and etcd compares that with the certificate.
-        let addresses = vec![address.into(), Ipv4Addr::LOCALHOST.into()];
+        // etcd compares the addresses in a client certificate of a peer with the one that it comes from.
+        let addresses = vec![address.into()];
         let leaf = Leaf::EtcdServer { hosts: vec!["old.example.com".to_owned()], addresses };
         foreign.pki.ensure(&leaf, &foreign.pair("member"))?;
         foreign.pki.ensure(&Leaf::User { name: "root".to_owned() }, &foreign.pair("user"))?;
@@ -109,7 +101,7 @@ impl Foreign {
         ];
         let log = log_file(&self.folder.join(format!("{own}.log")))?;
         let site = field.mesh.sites.first().context("no sites")?;
-        let mut command = field.mesh.stranger(NAME, site, self.network.as_deref(), program);
+        let mut command = field.mesh.stranger(NAME, site, Some(&self.network), program);
         command.args(flags.map(|(flag, value)| format!("--{flag}={value}")));
         command.stdout(log.try_clone()?).stderr(log).spawn().context("cannot start etcd")?;
         Ok(())
@@ -175,33 +167,22 @@ impl Foreign {
     pub async fn writer(&self, field: &Field) -> Result<Writer> {
         let mut clients = self.clients().await?;
         clients.extend(field.clients().await?);
-        let writer = Writer::start(clients, field.clock);
+        let writer = Writer::paced(clients, field.clock, PACE);
         field.writes(&writer).await?;
         Ok(writer)
     }
 
-    /// The whole of it: looks, does it, applies the manifest everywhere, and waits until none of its members is left. Gives the
-    /// manifest.
-    pub async fn taken_over(&self, field: &Arc<Field>, site: &str) -> Result<String> {
-        let (site, ca) = (field.site(site)?, self.ca());
+    /// `quorate adopt --yes` at a site, with the key of its CA. Gives the manifest, which is applied there and nowhere else yet.
+    pub async fn hand_over(&self, site: &Site) -> Result<String> {
+        let ca = self.ca();
         let key = ca.key.display().to_string();
         let output = self.adopt(site, &ca.cert, &["--peer-ca-key", &key, "--yes"]).await?;
-        let report: serde_json::Value = report(&output)?;
+        let told = report(&output)?;
         if !output.status.success() {
-            bail!("quorate adopt: {}", serde_json::to_string_pretty(&report)?);
+            bail!("quorate adopt: {}", serde_json::to_string_pretty(&told)?);
         }
-        let manifest =
-            report.pointer("/manifest").and_then(serde_json::Value::as_str).context("no manifest")?;
-        for other in field.mesh.sites.iter().filter(|other| other.name != site.name) {
-            other.apply(&file(), manifest)?;
-        }
-        let ours = |now: &Statuses| {
-            let all = now.values().flat_map(|status| &status.members);
-            settled(now, &field.sites, field.sites.len()) && all.into_iter().all(|m| m.zone != "external")
-        };
-        let found = field.watch.until("nobody but our members", TAKEN, ours).await;
-        found.map_err(|error| error.context(field.logs()))?;
-        Ok(manifest.to_owned())
+        let manifest = told.pointer("/manifest").and_then(serde_json::Value::as_str);
+        Ok(manifest.context("quorate adopt gave no manifest")?.to_owned())
     }
 }
 

@@ -12,5 +12,4 @@ mod intruder;
 mod leave;
 mod operator;
 mod replace;
-mod stretch;
 mod yardstick;
