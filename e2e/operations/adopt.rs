@@ -26,21 +26,11 @@ pub(crate) const CASES: &[Case] = &[
 
 const OURS: [&str; 3] = ["east", "north", "west"];
 const SLOTS: [&str; 3] = ["east-0", "north-0", "west-0"];
-const ADDED: [&str; 6] = [
-    "LearnerAdded",
-    "LearnerPromoted",
-    "LearnerAdded",
-    "LearnerPromoted",
-    "LearnerAdded",
-    "LearnerPromoted",
-];
+const ADDED: [&str; 6] =
+    ["LearnerAdded", "LearnerPromoted", "LearnerAdded", "LearnerPromoted", "LearnerAdded", "LearnerPromoted"];
 
 /// A foreign etcd of so many members with a writer at it, and three sites whose agents have nothing to do yet.
-fn beside<F>(
-    minor: Minor,
-    members: u16,
-    case: impl FnOnce(Course, Foreign) -> F + Send,
-) -> Result<Outcome>
+fn beside<F>(minor: Minor, members: u16, case: impl FnOnce(Course, Foreign) -> F + Send) -> Result<Outcome>
 where
     F: Future<Output = Result<Outcome>>,
 {
@@ -155,6 +145,8 @@ fn three(minor: Minor) -> Result<Outcome> {
         course.settled(&course.field.sites, &SLOTS).await?;
         ensure!(course.field.etcds() == etcds, "an etcd was restarted for that");
 
+        course.margin_was(1)?;
+
         // What etcd reads only at its start goes with the next one.
         let leader = course.field.leader().await?;
         let follower = course.field.other_than(&[&leader])?;
@@ -163,6 +155,8 @@ fn three(minor: Minor) -> Result<Outcome> {
         course.for_a("a follower that pins the common name again", pinned).await?;
         let bundle = course.field.site(&follower)?.member(FEDERATION, &format!("{FEDERATION}-{follower}-0"));
         ensure!(bundle.exists(), "{} is gone", bundle.display());
+        course.settled(&course.field.sites, &SLOTS).await?;
+        course.forget_margin();
         course.end(&OURS, &SLOTS, 1).await
     })
 }

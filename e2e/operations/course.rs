@@ -81,6 +81,18 @@ impl Course {
         self.field.clock.elapsed()
     }
 
+    /// What was until now had this smallest margin.
+    pub(crate) fn margin_was(&self, least: i64) -> Result<()> {
+        let margin = self.pulse.smallest();
+        ensure!(margin == Some(least), "the smallest margin was {margin:?}, not {least}");
+        Ok(())
+    }
+
+    /// Forgets what the margin was until now: a voter was killed on purpose, and may or may not have been missed.
+    pub(crate) fn forget_margin(&self) {
+        self.pulse.from_now();
+    }
+
     /// All gaps since then belong to something that was planned.
     pub(crate) fn planned_since(&mut self, begun: Duration) {
         let gap = self.writer.longest_gap(begun, self.now());

@@ -493,8 +493,13 @@ mod tests {
                 let record = Arc::new(RecordSummary { missing, ..record.summary() });
                 let empty = SiteObservation::empty(name.clone());
                 let own = self.links.iter().filter(|(from, ..)| from == name);
-                let peers =
-                    own.map(|(_, to, ms)| PeerLink { site: to.clone(), rtt_us: ms * 1_000, least_us: ms * 1_000 }).collect();
+                let peers = own
+                    .map(|(_, to, ms)| PeerLink {
+                        site: to.clone(),
+                        rtt_us: ms * 1_000,
+                        least_us: ms * 1_000,
+                    })
+                    .collect();
                 let o = SiteObservation { spec: Some(digest), record, leader, peers, ..empty };
                 let age_ms = if self.cut.contains(name) { 60_000 } else { 0 };
                 (name.clone(), Heard { observation: Arc::new(o), age_ms })

@@ -207,7 +207,11 @@ mod tests {
         let find = |name: &SiteName| all.iter().find(|o| o.site == *name);
         assert_eq!(between(&site("a"), &site("b"), find), Some(12_000));
         assert_eq!(between(&site("b"), &site("c"), find), None);
-        assert_eq!(least_between(&site("b"), &site("a"), find), Some(5_000), "the shortest of both directions");
+        assert_eq!(
+            least_between(&site("b"), &site("a"), find),
+            Some(5_000),
+            "the shortest of both directions"
+        );
         assert_eq!(least_between(&site("b"), &site("c"), find), None);
         let sites = [site("a"), site("b"), site("c")];
         let found = worst(&sites, find);

@@ -242,7 +242,14 @@ impl Story {
             .collect();
         for actor in &self.actors {
             let rtt_us = self.distance_ms(site, &actor.slot.site) * 1_000 + 100;
-            o.links.push(Link { member: actor.id, misses: 0, good_ms: 10_000, rtt_us, least_us: rtt_us, stale: false });
+            o.links.push(Link {
+                member: actor.id,
+                misses: 0,
+                good_ms: 10_000,
+                rtt_us,
+                least_us: rtt_us,
+                stale: false,
+            });
             if actor.slot.site != *site {
                 continue;
             }

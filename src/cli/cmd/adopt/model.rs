@@ -8,9 +8,8 @@ use quorate_core::condition::{PlanLine, plan_lines};
 use quorate_core::federation::observed::{DataCheck, Link, SiteObservation, SlotOffer};
 use quorate_core::federation::view::{Life, MemberView, SiteView, View, Wish};
 use quorate_core::id::{Generation, IncarnationId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term};
-use quorate_core::membership::plan::{self, Planned};
+use quorate_core::membership::plan;
 use quorate_core::membership::safety;
-use quorate_core::membership::step::StepKind;
 use quorate_core::node;
 
 use super::judge;
@@ -22,34 +21,15 @@ const LONG_MS: u64 = 60_000;
 pub(super) fn plan(seen: &Seen, wanted: &Manifest, site: &SiteName) -> Vec<PlanLine> {
     let view = view(seen, wanted, site);
     let (steps, _) = plan::plan(&view, &wish(wanted));
-    let names = names_of_new_members(&steps, wanted);
     let mut lines = plan_lines(&steps);
     for line in &mut lines {
         // The URLs of other sites are theirs to say.
         if let Some((step, _)) = line.step.split_once(" https://") {
             line.step = step.to_owned();
         }
-        for (id, name) in &names {
-            line.step = line.step.replace(&id.to_string(), name);
-            line.operation = line.operation.replace(&id.to_string(), name);
-        }
         line.waits.clear();
     }
     lines
-}
-
-/// The ids of members that are not there yet are the model's invention; their slots are not.
-fn names_of_new_members(steps: &[Planned], wanted: &Manifest) -> Vec<(MemberId, String)> {
-    let mut added = None;
-    let mut names = Vec::new();
-    for planned in steps {
-        match &planned.step.kind {
-            StepKind::AddLearner { slot, .. } => added = Some(slot.name(&wanted.key.name).to_string()),
-            StepKind::Promote { member } => names.extend(added.take().map(|name| (*member, name))),
-            _ => {}
-        }
-    }
-    names
 }
 
 fn wish(wanted: &Manifest) -> Wish {
@@ -98,7 +78,14 @@ fn view(seen: &Seen, wanted: &Manifest, site: &SiteName) -> View {
     names.sort();
     let links: Vec<Link> = members
         .iter()
-        .map(|m| Link { member: m.id, misses: 0, good_ms: safety::PROVEN_MS, rtt_us: 1, least_us: 1, stale: false })
+        .map(|m| Link {
+            member: m.id,
+            misses: 0,
+            good_ms: safety::PROVEN_MS,
+            rtt_us: 1,
+            least_us: 1,
+            stale: false,
+        })
         .collect();
     let sites = names.into_iter().map(|name| {
         let offers = wanted.layout.slots.iter().filter(|slot| slot.site == name);
