@@ -50,8 +50,8 @@ where
 
 /// The manifest that `quorate adopt` has written goes to the other sites too.
 fn apply_elsewhere(course: &Course, at: &str, manifest: &str) -> Result<()> {
-    let others = course.field.mesh.sites.iter().filter(|site| site.name != at);
-    others.map(|site| site.apply(&file(), manifest)).collect()
+    let mut others = course.field.mesh.sites.iter().filter(|site| site.name != at);
+    others.try_for_each(|site| site.apply(&file(), manifest))
 }
 
 /// Nobody is listed but our members, and the old ones have ended by themselves; it was one etcd all the time.

@@ -19,11 +19,15 @@ const AGAIN_MS: u64 = 1_000;
 /// Certificates are renewed at two thirds of ninety days.
 const RENEW_MS: u64 = 10 * 60 * 1000;
 
+/// Digest of the foreign roots that are trusted; none = that there are none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Trusted(Option<Digest>);
+
 /// What is known of the foreign CA at this site.
 #[derive(Debug, Default)]
 pub(super) struct Adopting {
-    /// Digest of the roots that were made known; `Some(None)` = that there are none.
-    trusted: Option<Option<Digest>>,
+    /// What was made known; none = nothing yet.
+    trusted: Option<Trusted>,
     asking: bool,
     again_at: u64,
     /// For which slots was asked.
@@ -56,11 +60,11 @@ impl<W: World> Federation<W> {
     pub(super) fn prepare_adoption(&mut self) {
         let Some(spec) = self.agreed().cloned() else { return };
         let roots = spec.adopt.as_ref().map(|adopt| adopt.peer_ca.as_str());
-        let digest = roots.map(|roots| Digest::of(roots.as_bytes()));
-        if self.adopting.trusted != Some(digest) {
+        let trusted = Some(Trusted(roots.map(|roots| Digest::of(roots.as_bytes()))));
+        if self.adopting.trusted != trusted {
             match self.ports.adoption.trust(roots) {
                 Ok(changed) => {
-                    self.adopting = Adopting { trusted: Some(digest), ..Adopting::default() };
+                    self.adopting = Adopting { trusted, ..Adopting::default() };
                     if changed {
                         let text = if roots.is_some() { "is trusted" } else { "is trusted no longer" };
                         self.event("ForeignPeerCA", format!("the CA of the foreign peers {text}"));

@@ -28,8 +28,8 @@ pub struct ProcessAdoption {
     credentials: PathBuf,
 }
 
-fn fault(error: pki::Error) -> Fault {
-    Fault::from_error(&error)
+fn fault(error: &pki::Error) -> Fault {
+    Fault::from_error(error)
 }
 
 impl ProcessAdoption {
@@ -74,7 +74,7 @@ impl ProcessAdoption {
         let mut wanted = Vec::new();
         for kind in slots.iter().flat_map(of_slot).chain([CertificateKind::Probe]) {
             let (leaf, pair) = (self.leaf(uid, &kind), self.pair(&kind));
-            if let Some(request) = self.peers.request(&leaf, &pair).map_err(fault)? {
+            if let Some(request) = self.peers.request(&leaf, &pair).map_err(|error| fault(&error))? {
                 let missing = !self.peers.usable(&leaf, &pair);
                 wanted.push(Wanted { request: CertificateRequest { kind, request }, missing });
             }
@@ -95,7 +95,7 @@ impl ProcessAdoption {
                 .peers
                 .certify(&ca, site.as_str(), &self.leaf(uid, kind), request)
                 .map(Some)
-                .map_err(fault);
+                .map_err(|error| fault(&error));
         }
         let name = format!("{site}-{}", kind.file_name(&self.federation.name));
         let path = self.credentials.join("requests").join(format!("{name}.csr"));
@@ -118,7 +118,7 @@ async fn blocking<T: Send + 'static>(
 
 impl Adoption for ProcessAdoption {
     fn trust(&self, roots: Option<&str>) -> Result<bool, Fault> {
-        self.peers.trust(roots).map_err(fault)
+        self.peers.trust(roots).map_err(|error| fault(&error))
     }
 
     async fn requests(&self, uid: Uid, slots: &[(Slot, PeerUrl)]) -> Result<Vec<Wanted>, Fault> {
@@ -138,8 +138,12 @@ impl Adoption for ProcessAdoption {
 
     async fn install(&self, uid: Uid, kind: &CertificateKind, chain: &str) -> Result<(), Fault> {
         let (this, kind, chain) = (self.clone(), kind.clone(), chain.to_owned());
-        blocking(move || this.peers.install(&this.leaf(uid, &kind), &this.pair(&kind), &chain).map_err(fault))
-            .await
+        blocking(move || {
+            this.peers
+                .install(&this.leaf(uid, &kind), &this.pair(&kind), &chain)
+                .map_err(|error| fault(&error))
+        })
+        .await
     }
 }
 

@@ -1,5 +1,6 @@
 //! The loop with fakes: deadlines are conditions, time is paused.
 
+mod abroad;
 mod deletion;
 mod leaving;
 mod world;
@@ -8,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use abroad::adopting;
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::reason::Code;
-use world::{PLACEMENT_AFTER_MS, Sites, adopting, key, site};
+use world::{PLACEMENT_AFTER_MS, Sites, key, site};
 
 use crate::federation::{Message, Question, Reply};
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quorate_api::manifest::{self, Manifest};
-use quorate_core::adopt::{CertificateKind, CertificateRequest};
+use quorate_core::adopt::CertificateRequest;
 use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
 use quorate_core::federation::distance::Distance;
@@ -18,7 +18,7 @@ use quorate_core::federation::observed::{ListedMember, MemberList, RecordSummary
 use quorate_core::federation::spec::Spec;
 use quorate_core::id::{
     ClusterId, Digest, FederationKey, IncarnationId, Index, MemberId, ObjectName, PeerUrl, Revision,
-    SiteName, Slot, Term, Uid,
+    SiteName, Slot, Term,
 };
 use quorate_core::intent::record::Record;
 use quorate_core::intent::retirement::Retired;
@@ -28,11 +28,12 @@ use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use tokio::sync::watch;
 
+use super::abroad::FakeAdoption;
 use crate::federation::{Federation, Handle, Message, Names, Question, Reply, Settings};
 use crate::metrics::Metrics;
 use crate::ports::{
-    self, Adoption, DataHash, Etcd, Fault, Loaded, Parting, Peers, Ports, Publication, Records, Runtime,
-    Sender, Supervised, Target, Wanted, World,
+    self, DataHash, Etcd, Fault, Loaded, Parting, Peers, Ports, Publication, Records, Runtime, Sender,
+    Supervised, Target, World,
 };
 
 /// The setting `placementAfter` of all sites.
@@ -63,18 +64,6 @@ fn of_clusters(clusters: &[String]) -> Arc<Manifest> {
     let text = format!(
         "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
          spec:\n  clusters: [{}]\n",
-        clusters.join(", ")
-    );
-    Arc::new(manifest::parse(&text).unwrap().remove(0))
-}
-
-/// The same, taking over an etcd that `cluster` speaks for.
-pub(super) fn adopting(sites: &[&str], cluster: &str) -> Arc<Manifest> {
-    let clusters: Vec<String> = sites.iter().map(|site| format!("{{name: {site}}}")).collect();
-    let text = format!(
-        "apiVersion: quorate.dev/v1alpha1\nkind: FederatedEtcd\nmetadata: {{name: main, namespace: etcd}}\n\
-         spec:\n  clusters: [{}]\n  adopt:\n    cluster: {cluster}\n    clusterId: \"1\"\n    \
-         endpoints: [\"https://10.0.0.1:2379\"]\n    peerCA: \"-----BEGIN CERTIFICATE-----\"\n",
         clusters.join(", ")
     );
     Arc::new(manifest::parse(&text).unwrap().remove(0))
@@ -257,41 +246,6 @@ impl Etcd for FakeEtcd {
 
     fn endpoints(&self) -> Vec<(MemberId, String)> {
         Vec::new()
-    }
-}
-
-/// A foreign CA that signs at once, and remembers for whom.
-#[derive(Debug, Default)]
-pub(super) struct FakeAdoption {
-    pub(super) trusted: Mutex<Option<String>>,
-    pub(super) certified: Mutex<BTreeSet<CertificateKind>>,
-}
-
-impl Adoption for FakeAdoption {
-    fn trust(&self, roots: Option<&str>) -> Result<bool, Fault> {
-        let roots = roots.map(str::to_owned);
-        let mut trusted = self.trusted.lock().unwrap();
-        let changed = *trusted != roots;
-        *trusted = roots;
-        Ok(changed)
-    }
-
-    async fn requests(&self, _: Uid, slots: &[(Slot, PeerUrl)]) -> Result<Vec<Wanted>, Fault> {
-        let known = self.certified.lock().unwrap();
-        let kinds = slots.iter().map(|(slot, _)| CertificateKind::PeerClient { slot: slot.clone() });
-        let missing = kinds.chain([CertificateKind::Probe]).filter(|kind| !known.contains(kind));
-        let wanted =
-            |kind| Wanted { request: CertificateRequest { kind, request: String::new() }, missing: true };
-        Ok(missing.map(wanted).collect())
-    }
-
-    async fn certify(&self, _: &SiteName, _: Uid, _: &CertificateRequest) -> Result<Option<String>, Fault> {
-        Ok(Some("certificate".to_owned()))
-    }
-
-    async fn install(&self, _: Uid, kind: &CertificateKind, _: &str) -> Result<(), Fault> {
-        self.certified.lock().unwrap().insert(kind.clone());
-        Ok(())
     }
 }
 

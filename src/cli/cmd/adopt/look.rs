@@ -87,7 +87,7 @@ pub(super) async fn look(args: &Args, site: &SiteConfig, agent: &Client) -> Resu
         match status_of(endpoint, &tls).await {
             Ok((client, status)) => {
                 others.extend(client.member_list(false).await.map(|list| list.members).unwrap_or_default());
-                clients.entry(status.header.member_id).or_insert((endpoint.clone(), client, status));
+                clients.entry(status.header.member_id).or_insert_with(|| (endpoint.clone(), client, status));
             }
             Err(error) => facts.silent.push((endpoint.clone(), error)),
         }
