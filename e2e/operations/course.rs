@@ -12,6 +12,7 @@ use quorate_core::condition::{MemberStatus, Status};
 use quorate_e2e::field::{FEDERATION, Field, Told, UP};
 use quorate_e2e::suite::{ALL, Case, Minor, Outcome};
 use quorate_link::clock::Clock;
+use quorate_link::etcd::EtcdClient;
 
 use crate::pulse::Pulse;
 
@@ -61,8 +62,7 @@ impl Course {
         field.apply(spec)?;
         field.start().await?;
         let writer = Writer::start(field.clients().await?, field.clock);
-        let pulse = Pulse::start(&field);
-        let mut course = Self { field, writer, pulse, planned: None, mark: 0 };
+        let mut course = Self::beside(field, writer, Vec::new());
         course.for_a("the first acknowledged write", |course| Ok(course.writer.first())).await?;
         let first = course.writer.first().context("no acknowledged write")?;
         course.settled(&course.field.in_spec(spec), slots).await?;
@@ -70,9 +70,27 @@ impl Course {
         Ok(course)
     }
 
+    /// Agents that are up, and a writer at an etcd that none of them has started and that `strangers` lead to.
+    pub(crate) fn beside(field: Arc<Field>, writer: Writer, strangers: Vec<EtcdClient>) -> Self {
+        let pulse = Pulse::start(&field, strangers);
+        Self { field, writer, pulse, planned: None, mark: 0 }
+    }
+
     /// The time on the clock of the writer.
     pub(crate) fn now(&self) -> Duration {
         self.field.clock.elapsed()
+    }
+
+    /// What was until now had this smallest margin.
+    pub(crate) fn margin_was(&self, least: i64) -> Result<()> {
+        let margin = self.pulse.smallest();
+        ensure!(margin == Some(least), "the smallest margin was {margin:?}, not {least}");
+        Ok(())
+    }
+
+    /// Forgets what the margin was until now: a voter was killed on purpose, and may or may not have been missed.
+    pub(crate) fn forget_margin(&self) {
+        self.pulse.forget();
     }
 
     /// All gaps since then belong to something that was planned.

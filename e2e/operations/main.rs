@@ -1,5 +1,6 @@
 //! The whole life of an etcd, each operation with a writer running.
 
+mod adopt;
 mod birth;
 mod course;
 mod cuts;
@@ -32,6 +33,7 @@ fn main() -> Result<ExitCode> {
         cuts::CASES,
         drift::CASES,
         delete::CASES,
+        adopt::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

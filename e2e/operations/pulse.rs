@@ -42,11 +42,13 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    pub(crate) fn start(field: &Arc<Field>) -> Self {
+    /// `strangers` lead to etcds that no site of the field has started.
+    pub(crate) fn start(field: &Arc<Field>, strangers: Vec<EtcdClient>) -> Self {
         let pulse = Self { seen: Arc::default(), drain: Drain::new() };
         let (field, seen) = (Arc::clone(field), Arc::clone(&pulse.seen));
         pulse.drain.spawn_until(async move {
-            let mut clients = BTreeMap::new();
+            let known = |client: EtcdClient| (client.endpoint().to_owned(), client.with_deadline(DEADLINE));
+            let mut clients: BTreeMap<String, EtcdClient> = strangers.into_iter().map(known).collect();
             loop {
                 let beats = feel(&field, &mut clients).await;
                 lock(&seen).note(&beats);

@@ -28,6 +28,10 @@ pub mod format {
     pub const ACK: &str = "quorate.ack/1";
     /// The outcome of an intent.
     pub const RESOLUTION: &str = "quorate.resolution/1";
+    /// What a site asks the CA of a foreign etcd's peers for.
+    pub const CERTIFICATE_REQUEST: &str = "quorate.certificate-request/1";
+    /// The certificate chain, once it is there.
+    pub const CERTIFICATE: &str = "quorate.certificate/1";
     /// What a member may start.
     pub const GRANT: &str = "quorate.grant/1";
     /// What a member reports.

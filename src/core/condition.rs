@@ -519,7 +519,8 @@ pub fn plan_lines(plan: &[Planned]) -> Vec<PlanLine> {
 
 /// A step with the place of its member; a member that is not listed yet has no id to tell.
 fn step_words(step: &Step, place: Option<&Slot>, invented: bool) -> String {
-    match (&step.kind, place) {
+    // The place of a foreign member is made from its id, and tells no more.
+    match (&step.kind, place.filter(|slot| !slot.is_external())) {
         (StepKind::AddLearner { .. }, _) | (_, None) => step.kind.to_string(),
         (kind, Some(slot)) if invented => format!("{} the new member of {slot}", kind.verb()),
         (kind, Some(slot)) => format!("{kind} of {slot}"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quorate_api::manifest::Manifest;
+use quorate_core::adopt::CertificateRequest;
 use quorate_core::ballot::Ballot;
 use quorate_core::condition::Status;
 use quorate_core::executor::Answer;
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::Answers;
 use super::local::LocalDone;
 use crate::events::Events;
+use crate::ports::Fault;
 
 /// What a peer asks.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub enum Question {
     Propose(Arc<Intent>),
     /// To take note of an ending.
     Resolve(Arc<Resolution>),
+    /// A certificate of the foreign CA.
+    Certify(Box<CertificateRequest>),
 }
 
 /// What it is answered.
@@ -60,6 +64,8 @@ pub enum Reply {
     Ack(Result<bool, Reason>),
     /// Whether it was persisted.
     Resolved(bool),
+    /// The certificate chain; none = not yet.
+    Certified(Result<Option<String>, Reason>),
 }
 
 /// What the task is told.
@@ -121,6 +127,8 @@ pub(crate) enum Event {
     },
     Voted(Answers<Result<RecordSummary, Reason>>),
     Local(LocalDone),
+    /// How many certificates of the foreign CA are missing still, and the last thing that went wrong.
+    Certified(Result<(usize, Option<Fault>), Fault>),
     Effect(Box<Answer>),
     /// Leadership was moved away because this agent cannot execute.
     Stepped(bool),

@@ -4,6 +4,7 @@
 //! members are looked at while a step is under way. Only the durable record is written in place: that is what makes
 //! the answers serial (safety.md 4).
 
+mod adopt;
 mod answer;
 mod ballot;
 #[cfg(feature = "crash-points")]
@@ -98,6 +99,7 @@ pub struct Federation<W: World> {
     look: observe::Look,
     said: publish::Said,
     ballot: ballot::Asking,
+    adopting: adopt::Adopting,
     local: local::Doing,
     run: execute::Runs,
     /// How long other timers than the effective ones have fitted better.
@@ -179,6 +181,7 @@ impl<W: World> Federation<W> {
             look: observe::Look::default(),
             said: publish::Said::default(),
             ballot: ballot::Asking::default(),
+            adopting: adopt::Adopting::default(),
             local: local::Doing::default(),
             run: execute::Runs::default(),
             steady: Steady::default(),
@@ -255,6 +258,7 @@ impl<W: World> Federation<W> {
                 self.recover().await;
                 break;
             }
+            self.prepare_adoption();
             let changed = self.born().await
                 || self.catch_up().await
                 || self.stand().await
@@ -340,6 +344,7 @@ impl<W: World> Federation<W> {
             Event::Voted(replies) => self.voted(replies),
             Event::Local(done) => self.local_done(done).await,
             Event::Effect(answer) => self.answered(*answer).await,
+            Event::Certified(done) => self.certified(done),
             Event::Stepped(moved) => self.stepped_aside(moved),
             Event::Records(records) => self.recovered_from(records),
             Event::Named(taken) => self.named(taken),
@@ -367,9 +372,17 @@ impl<W: World> Federation<W> {
         let same = self.own.as_ref().is_some_and(|own| own.digest == effective.digest);
         let sites = effective.spec.sites().cloned().collect();
         let Layout { slots, allow_single_voter, .. } = effective.spec.layout().ok()?;
-        let (digest, timing) = (effective.digest, Some(timing));
         let slots = self.seated(&slots);
-        same.then_some(Pending { digest, sites, slots, allow_single_voter, lost_sites: Vec::new(), timing })
+        same.then(|| Pending {
+            digest: effective.digest,
+            sites,
+            slots,
+            allow_single_voter,
+            lost_sites: Vec::new(),
+            timing: Some(timing),
+            adopts: effective.spec.adopts().cloned(),
+            other_cluster: false,
+        })
     }
 
     /// Merges what is known and, if the own member leads, starts the next step.
@@ -414,6 +427,7 @@ impl<W: World> Federation<W> {
             allow_single_voter: layout.allow_single_voter,
             exception: own.and_then(|own| own.spec.exception.clone()),
             lost_members,
+            adopts: effective.spec.adopts().cloned(),
             max_backup_age_s: None,
             pending,
             retimed: self.retimed(),
@@ -445,8 +459,7 @@ impl<W: World> Federation<W> {
 
     /// The spec that the own members follow: the effective one, before birth that of the ballot.
     fn spec(&self) -> Option<(Arc<Spec>, Layout)> {
-        let effective = self.record.effective.as_ref().map(|e| &e.spec);
-        let spec = effective.or_else(|| self.record.vote.as_ref().map(|ballot| &ballot.spec))?;
+        let spec = self.agreed()?;
         let layout = spec.layout().ok()?;
         Some((Arc::clone(spec), Layout { slots: self.seated(&layout.slots), ..layout }))
     }
@@ -456,6 +469,12 @@ impl<W: World> Federation<W> {
         let listed = self.last.view.iter().flat_map(|view| &view.members).filter_map(|m| m.slot.clone());
         let lives = self.record.incarnations.iter().filter(|i| !i.archived).map(|i| i.slot.clone());
         seating::seated(wanted, &listed.chain(lives).collect::<Vec<_>>())
+    }
+
+    /// The same without its layout.
+    fn agreed(&self) -> Option<&Arc<Spec>> {
+        let effective = self.record.effective.as_ref().map(|e| &e.spec);
+        effective.or_else(|| self.record.vote.as_ref().map(|ballot| &ballot.spec))
     }
 
     /// Whether everybody has to look every second (safety.md 2.2).
@@ -551,6 +570,7 @@ pub(crate) fn waiting(next: &BallotMove) -> Option<Reason> {
         }
         BallotMove::Mint { .. }
         | BallotMove::Seed(_)
+        | BallotMove::Adopt(_)
         | BallotMove::Learn(_)
         | BallotMove::Join(_)
         | BallotMove::Done => None,

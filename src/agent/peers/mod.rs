@@ -5,6 +5,7 @@ mod client;
 mod contact;
 mod envelope;
 mod parting;
+mod reach;
 mod server;
 
 #[cfg(test)]
@@ -20,6 +21,7 @@ use quorate_api::config::Cidr;
 use quorate_api::document::{self, format};
 use quorate_api::peer::peer_client::PeerClient;
 use quorate_api::peer::{Document, Envelope};
+use quorate_core::adopt::CertificateRequest;
 use quorate_core::ballot::Ballot;
 use quorate_core::federation::distance::{Distance, Window};
 use quorate_core::federation::observed::{RecordSummary, SiteObservation};
@@ -291,6 +293,7 @@ enum Rpc {
     Vote,
     Propose,
     Resolve,
+    Certify,
 }
 
 impl FederationPeers {
@@ -318,6 +321,7 @@ impl FederationPeers {
             Rpc::Vote => client.vote(request).await,
             Rpc::Propose => client.propose(request).await,
             Rpc::Resolve => client.resolve(request).await,
+            Rpc::Certify => client.certify(request).await,
         };
         let Document { envelope: _, format: given, body } =
             answer.map_err(|status| status.to_string())?.into_inner();
@@ -382,6 +386,17 @@ impl Peers for FederationPeers {
 
     fn mesh(&self) -> Vec<SiteName> {
         self.mesh.peers().cloned().collect()
+    }
+
+    async fn certify(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        request: &CertificateRequest,
+    ) -> Result<Option<String>, Reason> {
+        let question = (format::CERTIFICATE_REQUEST, request);
+        let answer = self.ask((site, from), Rpc::Certify, question, format::CERTIFICATE).await;
+        answer.unwrap_or_else(|error: String| Err(self.lost(site, &error)))
     }
 
     fn publish(&self, publication: Publication) {

@@ -343,6 +343,12 @@ impl Mesh {
         Ok(())
     }
 
+    /// A command of this run that is none of ours and sees the names of the members as `site` does; `name` tells its processes
+    /// from all others.
+    pub fn stranger(&self, name: &str, site: &Site, network: Option<&Path>, program: &Path) -> Command {
+        self.namespace.command(&self.run, name, network, &site.hosts(), program)
+    }
+
     /// Waits until the agent of a site answers on its socket.
     pub async fn up(&self, site: &Site, patience: Duration) -> Result<()> {
         let clock = Clock::start();

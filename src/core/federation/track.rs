@@ -81,6 +81,8 @@ pub struct Tracker {
     freed: Vec<(PeerUrl, u64)>,
     backing_off: Vec<(Slot, u64)>,
     removed: Arc<BTreeSet<MemberId>>,
+    /// The site that speaks for foreign members.
+    adopts: Option<SiteName>,
     started_at: u64,
 }
 
@@ -122,6 +124,7 @@ impl Tracker {
             freed: Vec::new(),
             backing_off: Vec::new(),
             removed: Arc::default(),
+            adopts: None,
             started_at: now,
         }
     }
@@ -301,6 +304,7 @@ impl Tracker {
     /// Merges everything into the view.
     pub fn view(&mut self, frame: Frame<'_>) -> View {
         let now = frame.now;
+        self.adopts = frame.wish.and_then(|wish| wish.adopts.clone());
         let claim = self.newest_claim(frame);
         let (list, own_leads) = match &claim {
             Some((told, claim)) => (Some(claim.list.clone()), told.site == self.me),
@@ -438,12 +442,12 @@ impl Tracker {
     }
 
     /// What the agent of the site that hosts a member says of it. Only that agent may speak for it: the site follows
-    /// from the peer URL. A foreign member, whose URL tells no site, belongs to whoever declares it.
+    /// from the peer URL. A foreign member, whose URL tells no site, belongs to the site that the spec lets declare it.
     fn owner(&self, id: MemberId, url: &PeerUrl) -> Option<(&Told, &LocalMember)> {
         let its = |told: &'_ Told| told.observation.members.iter().position(|m| m.member == Some(id));
         let told = match url.slot(&self.federation.name) {
             Some((site, _)) => self.sites.get(&site)?,
-            None => self.sites.values().find(|told| its(told).is_some())?,
+            None => self.sites.get(self.adopts.as_ref()?)?,
         };
         Some((told, told.observation.members.get(its(told)?)?))
     }
@@ -476,8 +480,8 @@ impl Tracker {
         lag: Option<u64>,
         frame: Frame<'_>,
     ) -> Life {
-        // An attestation is durable, so it holds however old it is.
-        if local.is_some_and(|m| m.state == IncarnationState::Lost) {
+        // An attestation is durable, so it holds however old it is. Nobody can attest for a foreign member (safety.md 4).
+        if local.is_some_and(|m| m.state == IncarnationState::Lost && !m.slot.is_external()) {
             return Life::DeadAttested;
         }
         match Self::seen_alive(fresh, claim, linked_ms, lag, frame.cluster) {
@@ -521,7 +525,9 @@ impl Tracker {
         if let Some(local) = local {
             return Some(local.slot.clone());
         }
-        let (site, ordinal) = listed.peer_url.slot(&self.federation.name)?;
+        let Some((site, ordinal)) = listed.peer_url.slot(&self.federation.name) else {
+            return self.adopts.as_ref().map(|site| Slot::external(site, listed.id));
+        };
         let wished = wish.and_then(|w| w.slots.iter().find(|s| s.site == site && s.ordinal == ordinal));
         Some(wished.cloned().unwrap_or_else(|| Slot { site, ordinal, zone: default_zone() }))
     }

@@ -127,6 +127,8 @@ const fn passes(code: Code) -> bool {
             | Code::LearnerTooOld
             | Code::CertificateExpiring
             | Code::TooFar
+            | Code::AdoptOtherCluster
+            | Code::AdoptUnfinished
     )
 }
 
@@ -155,6 +157,13 @@ fn activation(view: &View, wish: &Wish) -> Option<Decision> {
 }
 
 fn activate(view: &View, wish: &Wish, pending: &Pending) -> Decision {
+    if pending.other_cluster {
+        return Decision::Refuse(Reason::new(Code::AdoptOtherCluster).maybe_site(pending.adopts.as_ref()));
+    }
+    // Without its site nobody could speak for a foreign member: it would stay listed, unknown for ever.
+    if let (None, Some(m)) = (&pending.adopts, view.members.iter().find(|m| m.external())) {
+        return Decision::Refuse(Reason::new(Code::AdoptUnfinished).member(m.id).maybe_site(m.site()));
+    }
     let holds = |site: &SiteName| view.heard(site).is_some_and(|o| o.spec == Some(pending.digest));
     let voters = view.voters().count();
     let held = view.voters().filter(|m| m.site().is_some_and(holds)).count();
@@ -359,7 +368,8 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
     let Some(slot) = best else { return Goal::Reached };
     let Some(offer) = offer(view, slot) else {
         let not_ready = || Reason::new(Code::SlotNotReady).site(&slot.site);
-        return Goal::Wait(view.hindrance(slot).cloned().unwrap_or_else(not_ready));
+        let held_up = || view.heard(&slot.site).and_then(|o| o.held_up.clone());
+        return Goal::Wait(view.hindrance(slot).cloned().or_else(held_up).unwrap_or_else(not_ready));
     };
     if let Some((_, ms)) = resting(slot) {
         return Goal::Wait(Reason::new(Code::TooSoon).site(&slot.site).numbers(0, *ms));

@@ -176,6 +176,25 @@ impl Code {
                 "nothing is acknowledged or started that could not be written down first; it is tried again every few \
                  seconds, and other federations of this agent go on where they can"
             }
+            Self::AdoptUnreachable
+            | Self::AdoptOtherCluster
+            | Self::AdoptNoLeader
+            | Self::AdoptNameClash
+            | Self::AdoptPeerUrl
+            | Self::AdoptLearner
+            | Self::AdoptEndpointMissing => {
+                "the foreign etcd is looked at again every second and is not touched; the site that speaks for it takes it \
+                 over once it is as declared"
+            }
+            Self::AdoptCertificateMissing => {
+                "the site asks for the certificates again every second; no learner is added at it before it has them"
+            }
+            Self::AdoptPeerUnreachable => {
+                "the foreign peer ports are probed again and again; no learner is added at that site before all of them answer"
+            }
+            Self::AdoptUnfinished => {
+                "the spec with spec.adopt stays the effective one, and the foreign members go on leaving as it says"
+            }
             Self::AsWished => "it goes on looking",
             Self::Starting => {
                 "it waits until etcd answers and follows the leader; a process that ends is started again"
@@ -249,6 +268,8 @@ impl Code {
             | Self::NoPeer
             | Self::MeasuringDistance
             | Self::TooFar
+            | Self::AdoptCertificateMissing
+            | Self::AdoptPeerUnreachable
             | Self::SlowFailover => Topic::Mesh,
             Self::SpecMismatch
             | Self::SpecDrift
@@ -259,6 +280,14 @@ impl Code {
             | Self::NameTaken
             | Self::VolumesWithoutRecord
             | Self::ActivationPending
+            | Self::AdoptUnreachable
+            | Self::AdoptOtherCluster
+            | Self::AdoptNoLeader
+            | Self::AdoptNameClash
+            | Self::AdoptPeerUrl
+            | Self::AdoptLearner
+            | Self::AdoptEndpointMissing
+            | Self::AdoptUnfinished
             | Self::Retired => Topic::Spec,
             Self::IntentUnresolved
             | Self::UrlTooFresh

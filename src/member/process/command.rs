@@ -167,7 +167,7 @@ pub fn arguments(
             server: tls.peer(),
             client: tls.peer_client(),
             trusted: tls.peer_roots.clone(),
-            common_name: peer_common_name(&grant.uid.to_string()),
+            common_name: (!options.foreign_peers).then(|| peer_common_name(&grant.uid.to_string())),
         },
         client_tls: ClientTls { server: tls.client(), trusted: tls.client_roots.clone() },
         heartbeat_ms: (*heartbeat_ms).into(),

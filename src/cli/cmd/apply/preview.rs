@@ -37,6 +37,8 @@ pub(super) struct Preview {
     holders: Vec<String>,
     /// The first member, if there is no etcd yet.
     seed: Option<Slot>,
+    /// The site that speaks for a foreign etcd, if one is to be taken over.
+    adopts: Option<SiteName>,
     /// Generation and digest in force.
     running: Option<(u64, Digest)>,
     diff: String,
@@ -81,7 +83,8 @@ impl Preview {
         let running = status.and_then(|status| Some((status.generation.0, status.digest?)));
         let own = report.as_ref().and_then(|report| report.own_digest);
         Self {
-            seed: alive.is_none().then(|| layout.seed.clone()),
+            seed: (alive.is_none() && spec.adopt.is_none()).then(|| layout.seed.clone()),
+            adopts: spec.adopts().filter(|_| alive.is_none()).cloned(),
             unchanged: own == Some(digest) && running.is_some_and(|(_, running)| running == digest),
             stranger: !spec.sites().any(|name| name.as_str() == site.site),
             site: site.site.clone(),
@@ -164,6 +167,13 @@ impl Preview {
             );
             let _ = writeln!(text, "\n  {}", wrap(&birth, 2, 110).trim_start());
         }
+        if let Some(site) = &self.adopts {
+            let taken = format!(
+                "first a foreign etcd is taken over by {site}, as soon as every site holds the file and has voted; it \
+                 is shown with one member here, and `quorate adopt` looks at it"
+            );
+            let _ = writeln!(text, "\n  {}", wrap(&taken, 2, 110).trim_start());
+        }
         text.push_str(&steps(&self.plan));
         match &self.end {
             Decision::Refuse(reason) => {
@@ -218,6 +228,7 @@ impl Preview {
             "removed": self.removed,
             "survives": self.survives,
             "seed": self.seed,
+            "adopts": self.adopts,
             "plan": self.plan,
             "refused": self.refusal().map(reason_json),
             "waits": match &self.end { Decision::Wait(reason) => Some(reason_json(reason)), _ => None },

@@ -43,6 +43,16 @@ fn a_new_federation_shows_its_way_to_three_voters() {
 }
 
 #[test]
+fn a_foreign_etcd_is_taken_over_and_no_seed_is_born() {
+    let adopt = "  adopt:\n    cluster: east\n    clusterId: \"c1\"\n    endpoints: [\"https://old:2379\"]\n    peerCA: |\n      \
+                 -----BEGIN CERTIFICATE-----\n";
+    let preview = preview(None, &format!("{THREE}{adopt}"));
+    insta::assert_snapshot!("adopt", preview.text(true));
+    let json = preview.json(&[], false);
+    assert_eq!((&json["seed"], &json["adopts"]), (&serde_json::Value::Null, &"east".into()));
+}
+
+#[test]
 fn a_site_that_the_agent_does_not_know_is_named() {
     let text = preview(None, "  clusters: [{name: east}, {name: north}, {name: south}]\n").text(true);
     assert!(
