@@ -28,7 +28,7 @@ pub const FEDERATION: &str = "main";
 /// How long an agent may take to come up.
 pub const UP: Duration = Duration::from_secs(30);
 /// How long a change may take until everything is as wished.
-pub const SETTLED: Duration = Duration::from_secs(90);
+pub const SETTLED: Duration = Duration::from_mins(3);
 /// Slower than the demo's writer: several cases share the machine, and gaps of 300 ms are seen all the same.
 pub const PACE: Duration = Duration::from_millis(30);
 /// The second part of all addresses: a demo may run beside the tests.
@@ -103,11 +103,19 @@ impl Field {
 
     /// The sites of a network of its own; nothing is started. The zones are those of every site.
     pub async fn on(net: &Arc<Net>, minor: Minor, zones: &[&str]) -> Result<Self> {
-        let place = |name: String| -> Result<Place> {
+        let names: Vec<String> = net.names().collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Self::among(net, minor, zones, &names).await
+    }
+
+    /// Only these sites of a network.
+    pub async fn among(net: &Arc<Net>, minor: Minor, zones: &[&str], names: &[&str]) -> Result<Self> {
+        let place = |name: &&str| -> Result<Place> {
+            let name = (*name).to_owned();
             let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
             Ok(Place { address: net.address(&name)?, network: Some(net.path(&name)?), zones, name })
         };
-        let places = net.names().map(place).collect::<Result<_>>()?;
+        let places = names.iter().map(place).collect::<Result<_>>()?;
         Self::at(places, Some(Arc::clone(net)), minor).await
     }
 

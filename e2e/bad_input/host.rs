@@ -29,17 +29,20 @@ const GONE: Duration = Duration::from_secs(20);
 const DISK: &str = "size=220m";
 
 /// Kills main's supervisor, and its etcd with it.
-async fn kill_main(house: &House) -> Result<()> {
+fn kill_main(house: &House) -> Result<()> {
     let mesh = &house.field.mesh;
     let main = |args: &[String]| args.iter().any(|arg| arg.contains("main-east-0"));
     let members = mesh.run.of("east", Kind::Member).into_iter().filter(|p| main(&p.args));
     let pids: Vec<i32> = members.map(|process| process.pid).collect();
     ensure!(pids.len() == 1, "main has {} supervisors", pids.len());
-    pids.iter().for_each(|pid| kill(*pid));
+    for pid in pids {
+        kill(pid);
+    }
     Ok(())
 }
 
 /// A foreign process of east listens here.
+#[expect(clippy::disallowed_methods, reason = "a thread without a runtime, in another network")]
 fn foreign(house: &House, address: SocketAddr) -> Result<TcpListener> {
     let namespace = house.field.net()?.path("east")?;
     let listen = move || -> Result<TcpListener> {
@@ -97,7 +100,7 @@ fn wrong_etcd(minor: Minor) -> Result<Outcome> {
         start(&house).await?;
         let program = folder.join(format!("etcd-{minor}")).join("etcd");
         let place = program.display().to_string();
-        kill_main(&house).await?;
+        kill_main(&house)?;
         house.says(FEDERATION, &["EtcdMissing", &minor.to_string(), &folder.display().to_string()]).await?;
         house.logged(&["EtcdMissing", "etcdDir"]).await?;
 
@@ -215,7 +218,7 @@ fn full_disk(minor: Minor) -> Result<Outcome> {
         house.goes_on(FEDERATION).await?;
         let filler = disk.0.join("filler");
         let mut file = std::fs::File::create(&filler)?;
-        while std::io::Write::write_all(&mut file, &[7; 65_536]).is_ok() {}
+        while std::io::Write::write_all(&mut file, &[7; 8_192]).is_ok() {}
         // etcd has some room of its own left: it makes its files larger in large steps.
         let client = client(house.east()?, FEDERATION).await?.with_deadline(Duration::from_secs(2));
         let mut puts = 0;

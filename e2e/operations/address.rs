@@ -61,7 +61,7 @@ fn change(minor: Minor, of_leader: bool) -> Result<Outcome> {
         ensure!(both, "it never listened on both ports");
         course.settled(&course.field.sites, &SLOTS).await?;
         course.planned_since(begun);
-        course.took(&["UrlUpdated"])?;
+        course.took(&["UrlUpdated"]).await?;
         ensure!(course.field.members() == members, "a member was replaced");
         for voter in course.field.voters().await? {
             let list = voter.member_list(true).await?;

@@ -43,7 +43,7 @@ fn over(minor: Minor, sites: usize, voters: usize) -> Result<Outcome> {
         let slots = dealt(sites, voters);
         let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
         let course = Course::born(field, &spec, &slots).await?;
-        grown(&course, voters)?;
+        grown(&course, voters).await?;
         // A site whose loss leaves fewer than a majority is at risk, and the status says so.
         let weight = |site: &&str| slots.iter().filter(|slot| slot.starts_with(site)).count();
         let quorum = voters / 2 + 1;
@@ -83,7 +83,7 @@ fn over_zones(minor: Minor, voters: usize) -> Result<Outcome> {
         let slots: Vec<String> = (0..voters).map(|n| format!("a-{n}")).collect();
         let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
         let course = Course::born(field, &spec, &slots).await?;
-        grown(&course, voters)?;
+        grown(&course, voters).await?;
         let spread: Vec<&str> = (0..voters).map(|n| ZONES[n % ZONES.len()]).collect();
         course
             .executing(
@@ -103,12 +103,12 @@ fn over_zones(minor: Minor, voters: usize) -> Result<Outcome> {
 }
 
 /// One seed was voted for, and everybody else joined as a learner, one after the other.
-fn grown(course: &Course, voters: usize) -> Result<()> {
+async fn grown(course: &Course, voters: usize) -> Result<()> {
     let told = course.told();
     let count = |event: &str| told.iter().filter(|told| told.event == event).count();
     ensure!(count("BallotMinted") == 1, "{} ballots were minted", count("BallotMinted"));
     ensure!(count("Seeding") == 1, "{} seeds were started", count("Seeding"));
     let each = ["LearnerAdded", "LearnerPromoted"];
     let expected: Vec<&str> = each.iter().copied().cycle().take(2 * (voters - 1)).collect();
-    course.took(&expected)
+    course.took(&expected).await
 }

@@ -8,15 +8,16 @@ use quorate_cli::demo::mesh::wipe;
 use quorate_cli::demo::process::Kind;
 use quorate_cli::demo::watch::{Statuses, member_ids, settled};
 use quorate_cli::demo::writer::{Gap, Writer};
-use quorate_core::condition::Status;
+use quorate_core::condition::{MemberStatus, Status};
 use quorate_e2e::field::{FEDERATION, Field, Told, UP};
 use quorate_e2e::suite::{ALL, Case, Minor, Outcome};
 use quorate_link::clock::Clock;
+use quorate_link::etcd::EtcdClient;
 
 use crate::pulse::Pulse;
 
 /// How long something may take on a machine that does other things too. The limit of a whole case is ten minutes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(4);
 /// The seconds of a day.
 const DAY: f64 = 24.0 * 3600.0;
 /// Between two looks at something that is not in the statuses.
@@ -54,7 +55,7 @@ impl Course {
     pub(crate) async fn begin(field: Arc<Field>, spec: &str, slots: &[&str]) -> Result<Self> {
         let course = Self::born(field, spec, slots).await?;
         course.field.watch.from_now();
-        course.pulse.from_now();
+        course.pulse.forget();
         Ok(Self { planned: None, mark: course.field.history().len(), ..course })
     }
 
@@ -63,8 +64,7 @@ impl Course {
         field.apply(spec)?;
         field.start().await?;
         let writer = Writer::start(field.clients().await?, field.clock);
-        let pulse = Pulse::start(&field);
-        let mut course = Self { field, writer, pulse, planned: None, mark: 0 };
+        let mut course = Self::beside(field, writer, Vec::new());
         course.for_a("the first acknowledged write", |course| Ok(course.writer.first())).await?;
         let first = course.writer.first().context("no acknowledged write")?;
         course.settled(&course.field.in_spec(spec), slots).await?;
@@ -72,9 +72,27 @@ impl Course {
         Ok(course)
     }
 
+    /// Agents that are up, and a writer at an etcd that none of them has started and that `strangers` lead to.
+    pub(crate) fn beside(field: Arc<Field>, writer: Writer, strangers: Vec<EtcdClient>) -> Self {
+        let pulse = Pulse::start(&field, strangers);
+        Self { field, writer, pulse, planned: None, mark: 0 }
+    }
+
     /// The time on the clock of the writer.
     pub(crate) fn now(&self) -> Duration {
         self.field.clock.elapsed()
+    }
+
+    /// What was until now had this smallest margin.
+    pub(crate) fn margin_was(&self, least: i64) -> Result<()> {
+        let margin = self.pulse.smallest();
+        ensure!(margin == Some(least), "the smallest margin was {margin:?}, not {least}");
+        Ok(())
+    }
+
+    /// Forgets what the margin was until now: a voter was killed on purpose, and may or may not have been missed.
+    pub(crate) fn forget_margin(&self) {
+        self.pulse.forget();
     }
 
     /// All gaps since then belong to something that was planned.
@@ -125,10 +143,13 @@ impl Course {
         told.filter(|event| STEPS.contains(&event.as_str()) && event != "LeaderMoved").collect()
     }
 
-    /// Exactly these steps were taken since the mark, in this order.
-    pub(crate) fn took(&self, expected: &[&str]) -> Result<()> {
+    /// Exactly these steps were taken since the mark, in this order. The members of the last one are there a moment before
+    /// it is told.
+    pub(crate) async fn took(&self, expected: &[&str]) -> Result<()> {
+        let all_told = |course: &Self| Ok((course.steps().len() >= expected.len()).then_some(()));
+        let told = self.for_a("the steps to be told", all_told).await;
         let steps = self.steps();
-        ensure!(steps == expected, "these steps were taken: {steps:?}, not {expected:?}");
+        ensure!(told.is_ok() && steps == expected, "these steps were taken: {steps:?}, not {expected:?}");
         Ok(())
     }
 
@@ -224,10 +245,20 @@ impl Course {
 
     /// The id of the member in a slot.
     pub(crate) fn id(&self, slot: &str) -> Result<String> {
+        self.told_of(slot, |member| member.id.clone())
+    }
+
+    /// The zone of the member in a slot.
+    pub(crate) fn zone(&self, slot: &str) -> Result<String> {
+        self.told_of(slot, |member| member.zone.clone())
+    }
+
+    /// What the site that executes says of a member; any other one while none does, as in a hand-over.
+    fn told_of<T>(&self, slot: &str, of: impl Fn(&MemberStatus) -> T) -> Result<T> {
         let statuses = self.field.watch.statuses();
-        let mut members = statuses.values().filter(executes).flat_map(|status| &status.members);
-        let found = members.find(|member| short(&member.name) == slot);
-        found.map(|member| member.id.clone()).with_context(|| format!("{slot} has no member"))
+        let members = statuses.values().filter(executes).chain(statuses.values()).flat_map(|s| &s.members);
+        let mut named = members.filter(|member| short(&member.name) == slot);
+        named.next().map(of).with_context(|| format!("{slot} has no member"))
     }
 
     /// The ids of the members of a site.
@@ -314,6 +345,7 @@ impl Course {
 }
 
 /// Whether this status is of the site that executes.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as a filter passes it")]
 pub(crate) fn executes(status: &&Status) -> bool {
     status.executor.as_deref() == Some(status.observed_from.as_str())
 }

@@ -48,7 +48,7 @@ fn mesh(minor: Minor) -> Result<Outcome> {
         net.heal()?;
         course.effective(&course.field.in_spec(&after), generation).await?;
         course.settled(&course.field.in_spec(&after), &["east-0", "north-0", "south-0"]).await?;
-        course.took(&["SpecActivated", "LearnerAdded", "LearnerPromoted", "VoterRemoved"])?;
+        course.took(&["SpecActivated", "LearnerAdded", "LearnerPromoted", "VoterRemoved"]).await?;
         course.planned_since(begun);
         course.end(&["east", "north", "south"], &["east-0", "north-0", "south-0"], 1).await
     })

@@ -51,7 +51,7 @@ fn one_site(minor: Minor) -> Result<Outcome> {
             })
             .await?;
         course.settled(&course.field.sites, &SLOTS).await?;
-        course.took(&["SpecActivated", "VoterRemoved", "LearnerAdded", "LearnerPromoted"])?;
+        course.took(&["SpecActivated", "VoterRemoved", "LearnerAdded", "LearnerPromoted"]).await?;
         course.end(&SITES, &SLOTS, 0).await
     })
 }

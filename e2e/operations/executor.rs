@@ -102,10 +102,16 @@ impl Course {
         self.settled(&sites, slots).await.map(drop)
     }
 
-    /// Whichever agent comes to this moment first is to die there.
+    /// Whichever agent comes to this moment first is to die there. What an agent left open is closed by the same step once
+    /// more or by a Void, as its successor sees the others by then: then the moments of those count as well.
     fn arm(&self, moment: &str) -> Result<()> {
         for site in &self.field.mesh.sites {
-            std::fs::write(site.state().join("crash-point"), moment)?;
+            let also = match moment.split_once(' ') {
+                Some((_, late @ "7 Propose")) => format!("\nVoid {late}"),
+                Some((step, "10 Send")) => format!("\n{step} 7 Send"),
+                _ => String::new(),
+            };
+            std::fs::write(site.state().join("crash-point"), format!("{moment}{also}"))?;
         }
         Ok(())
     }

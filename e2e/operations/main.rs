@@ -1,12 +1,15 @@
 //! The whole life of an etcd, each operation with a writer running.
 
 mod address;
+mod adopt;
 mod birth;
 mod course;
 mod cuts;
+mod delete;
 mod drift;
 mod executor;
 mod outage;
+mod placement;
 mod pulse;
 mod replace;
 mod restart;
@@ -26,12 +29,15 @@ fn main() -> Result<ExitCode> {
         replace::CASES,
         swap::CASES,
         outage::CASES,
+        placement::CASES,
         restart::CASES,
         executor::CASES,
         cuts::CASES,
         drift::CASES,
         timing::CASES,
         address::CASES,
+        delete::CASES,
+        adopt::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

@@ -42,14 +42,16 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    pub(crate) fn start(field: &Arc<Field>) -> Self {
+    /// `strangers` lead to etcds that no site of the field has started.
+    pub(crate) fn start(field: &Arc<Field>, strangers: Vec<EtcdClient>) -> Self {
         let pulse = Self { seen: Arc::default(), drain: Drain::new() };
         let (field, seen) = (Arc::clone(field), Arc::clone(&pulse.seen));
         pulse.drain.spawn_until(async move {
-            let mut clients = BTreeMap::new();
+            let known = |client: EtcdClient| (client.endpoint().to_owned(), client.with_deadline(DEADLINE));
+            let mut clients: BTreeMap<String, EtcdClient> = strangers.into_iter().map(known).collect();
             loop {
                 let beats = feel(&field, &mut clients).await;
-                lock(&seen).note(beats);
+                lock(&seen).note(&beats);
                 tokio::time::sleep(EVERY).await;
             }
         });
@@ -57,7 +59,7 @@ impl Pulse {
     }
 
     /// Forgets what was.
-    pub(crate) fn from_now(&self) {
+    pub(crate) fn forget(&self) {
         *lock(&self.seen) = Seen::default();
     }
 
@@ -78,12 +80,12 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
 }
 
 impl Seen {
-    fn note(&mut self, beats: Vec<Beat>) {
+    fn note(&mut self, beats: &[Beat]) {
         // One that is cut off may believe for a while that it leads: the highest term is right.
         let leader = beats.iter().filter(|beat| beat.leader == beat.id).max_by_key(|beat| beat.term).cloned();
         let (leader, list) = leader.map_or((None, None), |beat| (Some((beat.id, beat.term)), beat.list));
         // Without a leader nobody can have changed it since.
-        self.list = list.or(self.list.take());
+        self.list = list.or_else(|| self.list.take());
         let Some(list) = &self.list else { return };
         let voters = list.members.iter().filter(|member| !member.is_learner);
         let up = |id: u64| {

@@ -10,8 +10,11 @@ pub(crate) const CASES: &[Case] = &[case("restart::every_agent_at_any_point_of_a
 
 const SITES: [&str; 3] = ["a", "b", "c"];
 
+/// Whether a status shows the point.
+type Point = fn(&Status) -> bool;
+
 /// What the statuses show of an add, in order; at each of these all agents die at once and come back.
-const POINTS: [(&str, fn(&Status) -> bool); 5] = [
+const POINTS: [(&str, Point); 5] = [
     ("the new spec", |status| status.generation.0 > 1),
     ("an open intent", |status| status.intent.as_deref().is_some_and(|intent| intent.contains("Open"))),
     ("a learner", |status| status.members.iter().any(|member| member.role == "learner")),

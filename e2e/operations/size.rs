@@ -22,12 +22,12 @@ fn one_three_five_and_back(minor: Minor) -> Result<Outcome> {
 
         let grown = [&["SpecActivated"][..], &ADD, &ADD].concat();
         course.change(&three, &["a-0", "b-0", "c-0"]).await?;
-        course.took(&grown)?;
+        course.took(&grown).await?;
         course.change(&five, &["a-0", "b-0", "c-0", "d-0", "e-0"]).await?;
-        course.took(&grown)?;
+        course.took(&grown).await?;
         let shrunk = ["SpecActivated", "VoterRemoved", "VoterRemoved"];
         course.change(&three, &["a-0", "b-0", "c-0"]).await?;
-        course.took(&shrunk)?;
+        course.took(&shrunk).await?;
 
         // Without the flag the file is refused in each site, and nothing happens.
         course.mark();
@@ -50,7 +50,7 @@ fn one_three_five_and_back(minor: Minor) -> Result<Outcome> {
         course.untouched()?;
 
         course.change(&one, &["a-0"]).await?;
-        course.took(&shrunk)?;
+        course.took(&shrunk).await?;
         course.end(&ALL[..1], &["a-0"], 0).await
     })
 }

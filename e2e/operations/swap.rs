@@ -15,7 +15,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 /// How long an even number of voters may last (safety.md I12).
-const EVEN: Duration = Duration::from_secs(60);
+const EVEN: Duration = Duration::from_mins(1);
 const REPLACED: [&str; 3] = ["LearnerAdded", "LearnerPromoted", "VoterRemoved"];
 
 /// One site out, another one in; the one that goes is the one that leads.
@@ -29,7 +29,7 @@ fn swap(minor: Minor) -> Result<Outcome> {
         let old = course.id("west-0")?;
         let kept = [course.id("east-0")?, course.id("north-0")?];
         course.change(&swapped, &["east-0", "north-0", "south-0"]).await?;
-        course.took(&[&["SpecActivated"], &REPLACED[..]].concat())?;
+        course.took(&[&["SpecActivated"], &REPLACED[..]].concat()).await?;
         // Add, move leadership away, remove.
         let order: Vec<String> = course.told().into_iter().map(|told| told.event).collect();
         let place =
@@ -71,7 +71,7 @@ async fn relocate(course: &mut Course, spec: &str, slots: &[&str]) -> Result<()>
         slots.iter().all(|slot| course.id(slot).is_ok_and(|id| !old.contains(&id))),
         "a voter stayed behind"
     );
-    course.took(&moved(voters))?;
+    course.took(&moved(voters)).await?;
 
     let told = course.told();
     let promoted = nth(&told, "LearnerPromoted", voters)?;
@@ -139,7 +139,7 @@ fn aborted(minor: Minor) -> Result<Outcome> {
         course.planned_since(begun);
         let mut steps = moved(slots.len());
         steps.insert(1 + 2 * slots.len(), "SpecActivated");
-        course.took(&steps)?;
+        course.took(&steps).await?;
         ensure!(
             before.iter().all(|id| course.field.members().contains(id)),
             "a voter of before was removed: {before:?} became {:?}",

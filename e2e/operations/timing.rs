@@ -89,7 +89,7 @@ fn written(minor: Minor) -> Result<Outcome> {
             // Both followers in the first half; all three in the second.
             let (restarted, moved) = restarts(&course);
             ensure!(restarted == 5 && moved >= 1, "{restarted} restarts, {moved} moves of leadership");
-            course.took(&["SpecActivated"])?;
+            course.took(&["SpecActivated"]).await?;
             ensure!(course.field.members() == members, "a member was replaced");
         }
         course.said(&["AllMembersUpdated=False", "RestartPending"]).await?;

@@ -167,7 +167,7 @@ fn s21(minor: Minor) -> Result<Outcome> {
                 Ok(_) => ensure!(!listed(*id), "{id:x} was acknowledged and is still listed"),
                 Err(Error::Unknown { .. }) => {}
                 Err(error) if error.is_definite() => {
-                    ensure!(listed(*id), "{id:x} was refused ({error}) and is gone")
+                    ensure!(listed(*id), "{id:x} was refused ({error}) and is gone");
                 }
                 Err(error) => bail!("{error}"),
             }

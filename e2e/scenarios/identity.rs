@@ -46,7 +46,7 @@ fn s01(minor: Minor) -> Result<Outcome> {
         let old = stage.member(&site)?;
         let before = stage.witness.starts()?.len();
         stage.field.watch.from_now();
-        stage.witness.from_now();
+        stage.witness.forget();
         stage.wipe(&site)?;
         stage.said(&["DataLost=True", "I5 DataLost", &old, &site]).await?;
         stage.replaced(&site, &old, &THREE).await?;
@@ -221,10 +221,13 @@ fn s06(minor: Minor) -> Result<Outcome> {
 fn s07(minor: Minor) -> Result<Outcome> {
     on_sites(minor, &THREE, &[], |field| async move {
         let stage = Stage::raise(field, &THREE).await?;
-        let [_, site, other] = stage.cast().await?;
+        let [leader, site, other] = stage.cast().await?;
         let (id, ours) = (stage.member(&site)?, stage.field.watch.cluster_ids());
         let etcd = stage.etcd(&site).await?;
         stage.kill(&site).await?;
+        // What is written from now on is written to ours.
+        stage.writer.go_to(vec![stage.client(&leader).await?, stage.client(&other).await?]);
+        stage.writes().await?;
         // Somebody starts an etcd of his own in its place: the same address, certificates and name, another token.
         let site_ = stage.field.site(&site)?;
         let network = site_.network.as_ref().context("no network")?;

@@ -18,6 +18,8 @@ use crate::raw::{Raw, on_raw, refused, unknown};
 use crate::stage::{FOUR, QUIET, Stage, THREE, signal};
 
 pub(crate) const CASES: &[Case] = &[
+    Case { name: "s09_member_count_is_unequal", minors: ALL, short: None, run: s09 },
+    Case { name: "s10_name_of_a_peer_unknown", minors: ALL, short: None, run: s10 },
     Case { name: "s15_voter_added_to_one_member", minors: ALL, short: None, run: s15 },
     Case { name: "s16_unstarted_voter_counts", minors: ALL, short: None, run: s16 },
     Case { name: "s17_dead_learner_promoted", minors: ALL, short: None, run: s17 },
@@ -35,6 +37,57 @@ pub(crate) const CASES: &[Case] = &[
 
 /// Three of four sites, after the third one was exchanged.
 const SWAPPED: [&str; 3] = ["east", "north", "south"];
+
+/// S09: an etcd that is started before the others know it ends. quorate starts none before every voter lists it.
+fn s09(minor: Minor) -> Result<Outcome> {
+    const WORDS: &str = "member count is unequal";
+    on_raw(minor, |raw| async move {
+        raw.cluster(3).await?;
+        raw.start(4, "existing", "raw", &[1, 2, 3, 4])?;
+        raw.ended(4).await?;
+        ensure!(raw.log(4).contains(WORDS), "it ended for another reason: {}", raw.log(4));
+        Ok(())
+    })?;
+    on_sites(minor, &["east", "west", "north", "south", "middle"], &[], |field| async move {
+        let one = field.spec(&["east"], &["members: 1", "allowSingleVoter: true"]);
+        let stage = Stage::with(field, &one, 1).await?;
+        let five = ["east", "west", "north", "south", "middle"];
+        stage.wish(&five)?;
+        stage.settled(&five).await?;
+        ensure!(!stage.witness.etcd_said(WORDS), "an etcd was started too early");
+        let starts = stage.witness.starts()?;
+        for start in &starts {
+            let own = start.process.flag("name").unwrap_or_default();
+            let list = start.process.flag("initial-cluster").unwrap_or_default();
+            ensure!(list.contains(own), "{own} was started with {list}");
+        }
+        stage.end(&five, 0).await
+    })
+}
+
+/// S10: the joiner does not find another member by name. That is said with the name, nothing is started that would end
+/// again, and the join goes on once the name is known.
+fn s10(minor: Minor) -> Result<Outcome> {
+    on_sites(minor, &FOUR, &[], |field| async move {
+        let stage = Stage::raise(field, &THREE).await?;
+        let [leader, other, _] = stage.cast().await?;
+        let south = stage.field.site("south")?;
+        let name = format!("main-{leader}-0.{leader}.quorate.test");
+        let known = std::fs::read_to_string(south.hosts())?;
+        let without: Vec<&str> = known.lines().filter(|line| !line.contains(&name)).collect();
+        ensure!(without.len() + 1 == known.lines().count(), "{name} is not in the hosts file of south");
+        std::fs::write(south.hosts(), without.join("\n") + "\n")?;
+        stage.field.watch.from_now();
+        let wished = [leader.as_str(), other.as_str(), "south"];
+        stage.wish(&wished)?;
+        stage.said(&["PeerDNSUnresolved", &name, "south"]).await?;
+        ensure!(stage.etcds("south").is_empty(), "etcd was started without the name of the leader");
+        stage.writes().await?;
+        std::fs::write(south.hosts(), known)?;
+        stage.settled(&wished).await?;
+        stage.end(&wished, 0).await
+    })
+}
 
 /// S15: a voter added to a cluster of one takes its quorum away at once, and cannot be taken back. quorate adds learners.
 fn s15(minor: Minor) -> Result<Outcome> {
@@ -78,7 +131,7 @@ fn s16(minor: Minor) -> Result<Outcome> {
         let stage = Stage::raise(field, &THREE).await?;
         let [leader, down, _] = stage.cast().await?;
         let old = stage.member(&down)?;
-        stage.witness.from_now();
+        stage.witness.forget();
         // South is to take a voter's place, and its learner is there but never runs.
         stage.field.net()?.isolate("south", Traffic::Peer)?;
         let kept: Vec<&str> = THREE.into_iter().filter(|site| *site == leader || *site == down).collect();
@@ -106,7 +159,7 @@ fn s17(minor: Minor) -> Result<Outcome> {
         raw.start(2, "existing", "raw", &[1, 2])?;
         let (learner, clock) = (raw.client(2).await?, Clock::start());
         while !learner.get("a", false).await.is_ok_and(|found| found.is_some()) {
-            ensure!(clock.elapsed() < Duration::from_secs(60), "the learner gets no data");
+            ensure!(clock.elapsed() < Duration::from_mins(1), "the learner gets no data");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         raw.kill(2).await?;
@@ -424,7 +477,7 @@ fn s28(minor: Minor) -> Result<Outcome> {
         let id = stage.member(&dead)?;
         stage.kill(&dead).await?;
         stage.field.watch.from_now();
-        stage.witness.from_now();
+        stage.witness.forget();
         let before = stage.witness.calls().await;
         stage.wish(&[&one, &other, "south"])?;
         stage.said(&["I3 LostMemberUnconfirmed", &id, &format!("site {dead} is silent")]).await?;
@@ -447,7 +500,7 @@ fn s29(minor: Minor) -> Result<Outcome> {
     on_sites(minor, &FOUR, &[], |field| async move {
         let stage = Stage::raise(field, &THREE).await?;
         stage.field.watch.from_now();
-        stage.witness.from_now();
+        stage.witness.forget();
         let begun = stage.field.clock.elapsed();
         stage.wish(&SWAPPED)?;
         stage.settled(&SWAPPED).await?;
@@ -465,7 +518,7 @@ fn s29(minor: Minor) -> Result<Outcome> {
 fn s30(minor: Minor) -> Result<Outcome> {
     on_sites(minor, &FOUR, &[], |field| async move {
         let stage = Stage::raise(field, &THREE).await?;
-        stage.witness.from_now();
+        stage.witness.forget();
         stage.wish(&SWAPPED)?;
         stage.executing("four voters", |status| status.arithmetic.voters == 4).await?;
         let clock = Clock::start();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use quorate_core::membership::quorum::Arithmetic;
+use quorate_core::timing::Timing;
 use quorate_e2e::net::Traffic;
 use quorate_e2e::suite::{ALL, Case, Minor, Outcome, on_sites};
 use quorate_e2e::wan::Quality;
@@ -15,6 +16,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "s39_a_domain_and_one_more_member", minors: ALL, short: None, run: s39 },
     Case { name: "s40_leader_hears_nothing", minors: ALL, short: None, run: s40 },
     Case { name: "s41_one_link_blackholed", minors: ALL, short: Some(Minor::V3_6), run: s41 },
+    Case { name: "s42_timers_for_long_links", minors: ALL, short: None, run: s42 },
     Case { name: "s46_large_database_over_a_slow_link", minors: SNAPSHOTS, short: None, run: s46 },
 ];
 
@@ -154,6 +156,67 @@ fn s41(minor: Minor) -> Result<Outcome> {
         stage.field.net()?.heal()?;
         let wished = [leader.as_str(), third.as_str(), "south"];
         stage.settled(&wished).await?;
+        stage.end(&wished, 0).await
+    })
+}
+
+/// Round-trip time, heartbeat and election timeout, ms (networking.md 7).
+const TIMERS: [(u32, u32, u32); 5] =
+    [(10, 100, 1_000), (50, 100, 1_000), (100, 150, 2_000), (250, 300, 5_000), (400, 500, 8_000)];
+
+/// S42: long links. Every member is started with timers for the distance that was measured, and a site that is too far
+/// away for elections gets no voter.
+fn s42(minor: Minor) -> Result<Outcome> {
+    const LONG: Duration = Duration::from_millis(110);
+    const TOO_LONG: Duration = Duration::from_millis(600);
+    for (rtt, heartbeat, election) in TIMERS {
+        let timing = Timing::from_rtt_us(rtt * 1_000);
+        let found = (timing.heartbeat_ms, timing.election_ms);
+        ensure!(found == (heartbeat, election), "{rtt} ms: {found:?}");
+    }
+    on_sites(minor, &FOUR, &[], |field| async move {
+        let wan = field.stretch()?;
+        for (at, one) in FOUR.iter().enumerate() {
+            for other in &FOUR[at + 1..] {
+                wan.set_rtt(one, other, if *other == "south" { TOO_LONG } else { LONG });
+            }
+        }
+        let stage = Stage::raise(field, &THREE).await?;
+        let statuses = stage.field.watch.statuses();
+        let told =
+            statuses.values().find_map(|status| status.timing.clone()).context("no timing in a status")?;
+        let measured = told.rtt_ms.context("no distance in a status")?;
+        // What is in the way of a busy machine comes on top.
+        ensure!((110..=300).contains(&measured), "{LONG:?} were measured as {measured} ms");
+        let due = Timing::from_rtt_us(measured * 1_000);
+        ensure!(
+            (told.heartbeat_ms, told.election_ms) == (due.heartbeat_ms, due.election_ms),
+            "{told:?}, not {due:?}"
+        );
+        let rendered = |flag: &str, due: u32| -> Result<()> {
+            for start in stage.witness.starts()? {
+                let found = start.process.flag(flag);
+                ensure!(found == Some(due.to_string().as_str()), "--{flag} is {found:?}, not {due}");
+            }
+            Ok(())
+        };
+        rendered("heartbeat-interval", due.heartbeat_ms)?;
+        rendered("election-timeout", due.election_ms)?;
+        let (term, before) = (stage.term().await?, stage.witness.calls().await);
+        stage.field.watch.from_now();
+        let wished = ["east", "north", "south"];
+        stage.wish(&wished)?;
+        stage.said(&["TooFar", "south"]).await?;
+        stage.writes().await?;
+        let promoted = stage.witness.calls().await.since(&before).answered("MemberPromote", "OK");
+        ensure!(promoted == 0, "a voter was made where no election can end");
+        for site in THREE {
+            wan.set_rtt(site, "south", LONG);
+        }
+        stage.settled(&wished).await?;
+        let moved = stage.witness.calls().await.since(&before).answered("MoveLeader", "OK");
+        let now = stage.term().await?;
+        ensure!(now <= term + moved, "elections went on: term {term} became {now} by {moved} moves");
         stage.end(&wished, 0).await
     })
 }

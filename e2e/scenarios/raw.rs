@@ -19,7 +19,7 @@ use quorate_link::pki::{Leaf, Pair, Root, SitePki};
 use quorate_link::tls::EtcdTls;
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 const MOST: u8 = 6;
 /// etcd wants every link to be this old before it lets the membership change.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
@@ -240,8 +240,7 @@ impl Raw {
             lines
                 .iter()
                 .skip(lines.len().saturating_sub(4))
-                .map(|line| format!("m{number}: {line}\n"))
-                .collect::<String>()
+                .fold(String::new(), |text, line| text + &format!("m{number}: {line}\n"))
         };
         (1..=MOST).map(tail).collect()
     }

@@ -190,7 +190,7 @@ impl Witness {
     }
 
     /// Forgets the numbers of voters and learners and the margin so far.
-    pub(crate) fn from_now(&self) {
+    pub(crate) fn forget(&self) {
         let mut seen = self.seen();
         seen.sizes.clear();
         seen.least_margin = None;
@@ -375,8 +375,10 @@ fn read(metrics: &str) -> Option<(String, Calls)> {
         };
         let (Some(code), Some(method)) = (code, label("grpc_method")) else { continue };
         let ours = MEMBERSHIP.contains(&method.as_str()) || OTHERS.contains(&method.as_str());
-        if let (true, Ok(count)) = (ours, count.parse::<f64>()) {
-            *calls.0.entry((method, code)).or_default() += count as u64;
+        // Large ones are written as 1.2e+06.
+        let count = count.parse::<f64>().ok().and_then(|count| format!("{count:.0}").parse::<u64>().ok());
+        if let (true, Some(count)) = (ours, count) {
+            *calls.0.entry((method, code)).or_default() += count;
         }
     }
     Some((started, calls))

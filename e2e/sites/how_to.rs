@@ -20,7 +20,7 @@ const SITES: [&str; 5] = ["east", "west", "north", "south", "center"];
 /// How long a command may take; `apply` waits for whole moves.
 const PATIENCE: Duration = Duration::from_mins(8);
 /// How long an agent may take to answer.
-const UP: Duration = Duration::from_secs(60);
+const UP: Duration = Duration::from_mins(1);
 
 /// What the tests understand of systemd: it starts the command of the unit, and a restart leaves its children alone.
 const SYSTEMCTL: &str = r#"#!/bin/sh

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use quorate_cli::demo::mesh::manifest;
@@ -12,7 +13,11 @@ use quorate_core::federation::view::HEARD_MS;
 use quorate_e2e::field::{FEDERATION, Field};
 use quorate_e2e::net::{self, Net};
 use quorate_e2e::suite::Minor;
+use quorate_link::clock::Clock;
 use serde_json::Value;
+
+/// By then three probes in a row have failed.
+const MISSED: Duration = Duration::from_mins(1);
 
 /// A command line at one site.
 struct Desk<'a> {
@@ -267,16 +272,21 @@ async fn lose(field: &Arc<Field>) -> Result<()> {
         })
         .await?;
     let east = desk(field, "east");
-    let doctor = east.expect(2, &["doctor", "-o", "json"]).await?.json()?;
-    let errors = findings(&doctor, "error").join("\n");
-    contains(
-        &errors,
-        &[
-            "mesh south to east: south was last heard",
-            "links demo/main: north to south/default-0",
-            "peer ports",
-        ],
-    )?;
+    // A link is down once three probes in a row have failed.
+    let words = [
+        "mesh south to east: south was last heard",
+        "links demo/main: north to south/default-0",
+        "peer ports",
+    ];
+    let clock = Clock::start();
+    loop {
+        let doctor = east.expect(2, &["doctor", "-o", "json"]).await?.json()?;
+        match contains(&findings(&doctor, "error").join("\n"), &words) {
+            Err(missing) if clock.elapsed() > MISSED => return Err(missing),
+            Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+            Ok(()) => break,
+        }
+    }
     let back = file(field.folder(), "back.yaml", &field.spec(&["east", "north", "west"], &[]))?;
     let dry = east.expect(0, &["apply", "-f", &back, "--dry-run"]).await?;
     contains(

@@ -12,7 +12,7 @@ use quorate_core::id::{ClusterId, Index, MemberId, PeerUrl, Revision, SiteName, 
 use quorate_link::clock::Clock;
 use quorate_link::etcd::client::{self, EtcdClient};
 use quorate_link::etcd::peer_port::PeerPort;
-use quorate_link::pki::{Leaf, Pair, Root, SitePki};
+use quorate_link::pki::{ForeignPeers, Leaf, Pair, Root, SitePki};
 use quorate_link::tls::etcd::EtcdTls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -45,15 +45,27 @@ pub struct Listen {
     pub metrics: u16,
 }
 
+/// What leads to the members of an etcd that quorate did not create.
+#[derive(Debug, Clone)]
+pub struct Abroad {
+    /// The trust in their peer ports.
+    pub peers: ForeignPeers,
+    /// The folder with `ca.crt`, `client.crt` and `client.key` for their client ports.
+    pub credentials: PathBuf,
+}
+
 /// See the module.
 pub struct EtcdPorts {
     pki: SitePki,
+    abroad: Abroad,
+    /// Clients of foreign members, by URL; which member that is was asked.
+    strangers: Mutex<BTreeMap<String, EtcdClient>>,
     /// Leaves of this federation's probes.
     folder: PathBuf,
     listens: Listens,
     clients: Mutex<BTreeMap<Slot, EtcdClient>>,
     /// Probes and hashes have connections of their own: hashing takes long, and a probe must not wait for it.
-    peer_ports: Mutex<BTreeMap<(PeerUrl, Use), Arc<PeerPort>>>,
+    peer_ports: Mutex<BTreeMap<(PeerUrl, Use, bool), Arc<PeerPort>>>,
     endpoints: Mutex<Vec<(MemberId, String)>>,
     /// Good looks: while nothing was proposed since, the list is the same and need not be asked for again.
     good: Mutex<BTreeMap<Slot, (Status, Clock)>>,
@@ -61,9 +73,11 @@ pub struct EtcdPorts {
 
 impl EtcdPorts {
     /// Makes no connection yet.
-    pub fn new(pki: SitePki, folder: PathBuf, listens: Listens) -> Self {
+    pub fn new(pki: SitePki, folder: PathBuf, listens: Listens, abroad: Abroad) -> Self {
         Self {
             pki,
+            abroad,
+            strangers: Mutex::default(),
             folder,
             listens,
             clients: Mutex::default(),
@@ -76,6 +90,9 @@ impl EtcdPorts {
     async fn client(&self, slot: &Slot) -> Option<EtcdClient> {
         if let Some(client) = lock(&self.clients).get(slot) {
             return Some(client.clone());
+        }
+        if slot.is_external() {
+            return None; // it has not answered on any declared URL yet
         }
         let Listen { address, client, .. } = (self.listens)(slot)?;
         let pair = Pair::at(self.pki.folder(), "etcd-client");
@@ -101,11 +118,12 @@ impl EtcdPorts {
     }
 
     fn peer_port(&self, target: &Target, purpose: Use) -> Option<Arc<PeerPort>> {
-        let key = (target.peer_url.clone(), purpose);
+        let foreign = self.abroad.peers.active();
+        let key = (target.peer_url.clone(), purpose, foreign);
         if let Some(port) = lock(&self.peer_ports).get(&key) {
             return Some(Arc::clone(port));
         }
-        let port = self.open(target.uid, &target.site, &target.peer_url);
+        let port = self.open(target.uid, &target.site, &target.peer_url, foreign);
         match port {
             Ok(port) => {
                 let port = Arc::new(port);
@@ -119,7 +137,14 @@ impl EtcdPorts {
         }
     }
 
-    fn open(&self, uid: Uid, site: &SiteName, url: &PeerUrl) -> Result<PeerPort, String> {
+    fn open(&self, uid: Uid, site: &SiteName, url: &PeerUrl, foreign: bool) -> Result<PeerPort, String> {
+        if foreign {
+            // Its CA has certified the probe, and vouches for our members as well meanwhile.
+            let Abroad { peers, .. } = &self.abroad;
+            let roots = peers.site_roots(site.as_str()).map_err(|error| crate::chain(&error))?;
+            let tls = EtcdTls::load(roots, peers.probe_pair()).map_err(|error| crate::chain(&error))?;
+            return PeerPort::new(&url.0, tls).map_err(|error| crate::chain(&error));
+        }
         let pair = Pair::at(&self.folder, "probe");
         self.pki
             .ensure(&Leaf::Probe { uid: uid.to_string() }, &pair)
@@ -127,6 +152,37 @@ impl EtcdPorts {
         let roots = self.pki.trust().peer_path(site.as_str());
         let tls = EtcdTls::load(roots, pair).map_err(|error| crate::chain(&error))?;
         PeerPort::new(&url.0, tls).map_err(|error| crate::chain(&error))
+    }
+
+    /// A client of the foreign member behind a URL.
+    async fn stranger(&self, endpoint: &str) -> Option<EtcdClient> {
+        if let Some(client) = lock(&self.strangers).get(endpoint) {
+            return Some(client.clone());
+        }
+        let folder = &self.abroad.credentials;
+        let tls = EtcdTls::load(folder.join("ca.crt"), Pair::at(folder, "client"));
+        let connected = match tls {
+            Ok(tls) => EtcdClient::connect(endpoint, &tls).await.map_err(|error| error.to_string()),
+            Err(error) => Err(crate::chain(&error)),
+        };
+        match connected {
+            Ok(client) => {
+                lock(&self.strangers).insert(endpoint.to_owned(), client.clone());
+                Some(client)
+            }
+            Err(error) => {
+                tracing::debug!(endpoint, error, "no client of the foreign etcd");
+                None
+            }
+        }
+    }
+
+    /// What a foreign member says of itself. Its health port is not ours to ask: whoever answers its list is ready.
+    async fn look_abroad(client: &EtcdClient) -> Option<Status> {
+        let client = client.with_deadline(LOOK);
+        let status = client.status().await.ok()?;
+        let list = client.member_list(false).await.ok();
+        Some(seen(&status, list.as_ref(), list.is_some()))
     }
 
     /// The last good look, if nothing moved since and it is young. Only the size of the database may differ.
@@ -167,6 +223,9 @@ async fn ready(address: SocketAddr) -> std::io::Result<()> {
 
 impl Etcd for EtcdPorts {
     async fn status(&self, slot: &Slot) -> Option<Status> {
+        if slot.is_external() {
+            return Self::look_abroad(&self.client(slot).await?).await;
+        }
         let client = self.client(slot).await?.with_deadline(LOOK);
         let status = client.status().await.ok()?;
         if let Some(same) = self.unchanged(slot, &status) {
@@ -245,6 +304,17 @@ impl Etcd for EtcdPorts {
                 None
             }
         }
+    }
+
+    async fn foreign(&self, site: &SiteName, endpoints: &[String]) -> Vec<(Slot, Status)> {
+        let looks = endpoints.iter().map(|endpoint| async move {
+            let client = self.stranger(endpoint).await?;
+            let status = Self::look_abroad(&client).await?;
+            let slot = Slot::external(site, status.member);
+            lock(&self.clients).insert(slot.clone(), client);
+            Some((slot, status))
+        });
+        futures::future::join_all(looks).await.into_iter().flatten().collect()
     }
 
     fn endpoints(&self) -> Vec<(MemberId, String)> {

@@ -287,7 +287,7 @@ impl Folder {
             Ok(_) => *written = memory,
             // Tried again with the next look. What is not remembered is never a deletion later.
             Err(error) => {
-                tracing::warn!(error = crate::chain(&error), "what the manifests say is not remembered")
+                tracing::warn!(error = crate::chain(&error), "what the manifests say is not remembered");
             }
         }
     }

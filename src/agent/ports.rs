@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use quorate_core::adopt::{CertificateKind, CertificateRequest};
 use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
 use quorate_core::federation::distance::Distance;
@@ -60,6 +61,12 @@ pub trait Etcd: Send + Sync + 'static {
     /// The hash of any member's data at a revision, from its peer port.
     fn peer_hash(&self, target: &Target, revision: Revision)
     -> impl Future<Output = Option<DataHash>> + Send;
+    /// The statuses of the foreign members behind these client URLs; from then on the other calls take their slots too.
+    fn foreign(
+        &self,
+        site: &SiteName,
+        endpoints: &[String],
+    ) -> impl Future<Output = Vec<(Slot, Status)>> + Send;
     /// The client URLs of all members, as an own member listed them last.
     fn endpoints(&self) -> Vec<(MemberId, String)>;
 }
@@ -71,6 +78,41 @@ pub struct Supervised {
     pub uid: Uid,
     /// The slot.
     pub slot: Slot,
+}
+
+/// A certificate that the CA of a foreign etcd's peers has to give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What to ask for.
+    pub request: CertificateRequest,
+    /// There is none that could be used meanwhile.
+    pub missing: bool,
+}
+
+/// The CA of a foreign etcd's peers at this site (ADR 4).
+pub trait Adoption: Send + Sync + 'static {
+    /// From now on believe peers that these roots (PEM) vouch for, or none any more; whether that is a change.
+    fn trust(&self, roots: Option<&str>) -> Result<bool, Fault>;
+    /// What has to be certified for the own slots and the agent; keys are made here and stay here.
+    fn requests(
+        &self,
+        uid: Uid,
+        slots: &[(Slot, PeerUrl)],
+    ) -> impl Future<Output = Result<Vec<Wanted>, Fault>> + Send;
+    /// Certifies for a site, where the key of the CA is; else what a person has signed meanwhile, if anything.
+    fn certify(
+        &self,
+        site: &SiteName,
+        uid: Uid,
+        request: &CertificateRequest,
+    ) -> impl Future<Output = Result<Option<String>, Fault>> + Send;
+    /// Takes the certificate chain for an own request.
+    fn install(
+        &self,
+        uid: Uid,
+        kind: &CertificateKind,
+        chain: &str,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 /// Runs the supervisors of the own slots.
@@ -109,6 +151,8 @@ pub trait Runtime: Send + Sync + 'static {
     fn version(&self) -> u64;
     /// Waits until [`Runtime::version`] is another one than `seen`. May be dropped.
     fn changed(&self, seen: u64) -> impl Future<Output = ()> + Send;
+    /// Certificates and bundles are made again where they changed, without waiting for the next look.
+    fn renew(&self);
     /// The certificates of a slot are good for more than a day, or a quarter of their life (rule I9).
     fn certificates_good(&self, slot: &Slot) -> bool;
 }
@@ -160,6 +204,13 @@ pub trait Peers: Send + Sync + 'static {
         from: Sender,
         request: DrainRequest,
     ) -> impl Future<Output = Result<DrainGrant, Reason>> + Send;
+    /// Asks the site that declares a foreign etcd for a certificate of its CA; none = not yet.
+    fn certify(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        request: &CertificateRequest,
+    ) -> impl Future<Output = Result<Option<String>, Reason>> + Send;
     /// Makes the own observation known to the agents of some sites. Never waits.
     fn publish(&self, publication: Publication);
     /// The distance to the agent of a site over the last minute; none while it is not proven.
@@ -285,6 +336,8 @@ pub trait World: Send + Sync + 'static {
     type Etcd: Etcd;
     /// See [`Runtime`].
     type Runtime: Runtime;
+    /// See [`Adoption`].
+    type Adoption: Adoption;
     /// See [`Peers`].
     type Peers: Peers;
     /// See [`Records`].
@@ -302,6 +355,8 @@ pub struct Ports<W: World> {
     pub etcd: Arc<W::Etcd>,
     /// Its supervisors.
     pub runtime: Arc<W::Runtime>,
+    /// The CA of a foreign etcd.
+    pub adoption: Arc<W::Adoption>,
     /// The other agents.
     pub peers: Arc<W::Peers>,
     /// Its record.
@@ -317,6 +372,7 @@ impl<W: World> Clone for Ports<W> {
         Self {
             etcd: Arc::clone(&self.etcd),
             runtime: Arc::clone(&self.runtime),
+            adoption: Arc::clone(&self.adoption),
             peers: Arc::clone(&self.peers),
             records: Arc::clone(&self.records),
             clock: Arc::clone(&self.clock),

@@ -15,12 +15,12 @@ use quorate_link::telemetry::Recent;
 use quorate_link::tls::TlsStore;
 use quorate_link::tls::store::Expiry;
 
-use crate::etcd::{EtcdPorts, Listen};
+use crate::etcd::{Abroad, EtcdPorts, Listen};
 use crate::federation::{Federation, Handle, Message, Names, Settings, Snapshot};
 use crate::metrics::Metrics;
 use crate::peers::{FederationPeers, Mesh};
 use crate::ports::{self, Ports, Runtime as _, World};
-use crate::process::{Addresses, ProcessRuntime, Setup};
+use crate::process::{Addresses, ProcessAdoption, ProcessRuntime, Setup, credentials, foreign_peers};
 use crate::store::{self, FileRecords};
 
 /// The real adapters of the process runtime.
@@ -30,6 +30,7 @@ pub struct Real;
 impl World for Real {
     type Etcd = EtcdPorts;
     type Runtime = ProcessRuntime;
+    type Adoption = ProcessAdoption;
     type Peers = FederationPeers;
     type Records = FileRecords;
     type Clock = SiteClock;
@@ -171,9 +172,16 @@ impl Registry {
                 Some(Listen { address: address.bind, client, metrics })
             })
         };
+        let (foreign, credentials) = (foreign_peers(pki, &folder), credentials(&config.state_dir, key));
         let ports: Ports<Real> = Ports {
-            etcd: Arc::new(EtcdPorts::new(pki.clone(), folder.join("pki"), listens)),
+            etcd: Arc::new(EtcdPorts::new(
+                pki.clone(),
+                folder.join("pki"),
+                listens,
+                Abroad { peers: foreign.clone(), credentials: credentials.clone() },
+            )),
             runtime: Arc::clone(&runtime),
+            adoption: Arc::new(ProcessAdoption::new(foreign, key.clone(), &folder, credentials)),
             peers: Arc::new(FederationPeers::new(Arc::clone(mesh), key.clone())),
             records: Arc::new(FileRecords::new(folder, key)),
             clock: Arc::new(SiteClock(*clock)),

@@ -254,8 +254,9 @@ fn remembered(names: &Names, view: &View) -> Vec<MemberStatus> {
 fn member(names: &Names, view: &View, m: &MemberView) -> MemberStatus {
     let (state, reason) = condition::life_words(m.life);
     let name = match &m.slot {
-        Some(slot) => slot.name(&names.federation.name).to_string(),
-        None => m.peer_url.host().to_owned(),
+        Some(slot) if !slot.is_external() => slot.name(&names.federation.name).to_string(),
+        // With the port: several may be on one machine.
+        _ => m.peer_url.0.trim_start_matches("https://").to_owned(),
     };
     MemberStatus {
         name,

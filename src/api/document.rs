@@ -32,6 +32,10 @@ pub mod format {
     pub const DRAIN: &str = "quorate.drain/1";
     /// The answer to it.
     pub const DRAIN_REPLY: &str = "quorate.drain-reply/1";
+    /// What a site asks the CA of a foreign etcd's peers for.
+    pub const CERTIFICATE_REQUEST: &str = "quorate.certificate-request/1";
+    /// The certificate chain, once it is there.
+    pub const CERTIFICATE: &str = "quorate.certificate/1";
     /// What a member may start.
     pub const GRANT: &str = "quorate.grant/1";
     /// What a member reports.

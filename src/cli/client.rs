@@ -1,5 +1,6 @@
 //! Questions to the agent on its UNIX socket.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +17,8 @@ use crate::failure::{Exit, Failure};
 
 /// An agent that is alive answers from memory.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Other agents are asked, and they dial.
+const REACH: Duration = Duration::from_secs(10);
 /// A thousand federations with all their members.
 const LIMIT: usize = 64 * 1024 * 1024;
 
@@ -72,6 +75,15 @@ impl Client {
     pub async fn metrics(&self) -> Result<String, Failure> {
         let body = self.fetch("/metrics").await?.unwrap_or_default();
         Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// What is in the way from each site to an address (host:port); none = nothing is.
+    pub async fn reach(&self, address: &str) -> Result<BTreeMap<String, Option<String>>, Failure> {
+        let client = Self { deadline: REACH, ..self.clone() };
+        match client.get(&format!("/v1/reach/{address}")).await? {
+            Some(found) => Ok(found),
+            None => Err(self.other_version()),
+        }
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::federation::distance::{self, Worst};
-use crate::federation::layout::Layout;
+use crate::federation::layout::{Layout, default_zone};
 use crate::federation::member::{Incarnation, IncarnationState};
 use crate::federation::observed::{Heard, Seeded, SiteObservation};
 use crate::federation::spec::Spec;
@@ -33,7 +33,7 @@ pub struct Ballot {
     pub sites: Vec<SiteName>,
     /// Sites excused by name; they cannot vote in this epoch.
     pub skipped: Vec<SiteName>,
-    /// Where the new etcd is born.
+    /// Where the new etcd is born; of a foreign one the site counts, which speaks for it.
     pub seed: Slot,
     /// etcd's timers from the round-trip times that were measured before it: the first effective ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,6 +61,9 @@ pub enum BallotMove {
     AskVotes(Arc<Ballot>, Vec<SiteName>),
     /// The seed's agent: the grant is complete; persist `Seeding` and let the seed start.
     Seed(Arc<Ballot>),
+    /// The agent that declares a foreign etcd: the grant is complete; persist the cluster once it was seen as declared.
+    /// Nothing is started.
+    Adopt(Arc<Ballot>),
     /// Everybody who voted: the cluster was born; persist that.
     Learn(Seeded),
     /// A site that was excused from the vote, or came later under the same spec: bind to the running federation.
@@ -238,7 +241,12 @@ fn voted(s: Situation<'_>, ballot: &Arc<Ballot>) -> BallotMove {
         .cloned()
         .collect();
     if missing.is_empty() && ballot.seed.site == *s.me {
-        return BallotMove::Seed(Arc::clone(ballot));
+        let ballot = Arc::clone(ballot);
+        return if ballot.spec.adopt.is_some() {
+            BallotMove::Adopt(ballot)
+        } else {
+            BallotMove::Seed(ballot)
+        };
     }
     match missing.first() {
         Some(_) if ballot.sites.first() == Some(s.me) => BallotMove::AskVotes(Arc::clone(ballot), missing),
@@ -293,7 +301,10 @@ pub fn mint(s: Situation<'_>, uid: Uid, epoch: Epoch) -> Ballot {
         spec: Arc::clone(s.spec),
         sites: s.voting_sites(),
         skipped: s.spec.skipped().to_vec(),
-        seed: s.layout.seed.clone(),
+        seed: match s.spec.adopts() {
+            Some(site) => Slot { site: site.clone(), ordinal: 0, zone: default_zone() },
+            None => s.layout.seed.clone(),
+        },
         timing: Some(Timing::from_rtt_us(distance(s).rtt_us)),
     }
 }
@@ -482,8 +493,13 @@ mod tests {
                 let record = Arc::new(RecordSummary { missing, ..record.summary() });
                 let empty = SiteObservation::empty(name.clone());
                 let own = self.links.iter().filter(|(from, ..)| from == name);
-                let peers =
-                    own.map(|(_, to, ms)| PeerLink { site: to.clone(), rtt_us: ms * 1_000, least_us: ms * 1_000 }).collect();
+                let peers = own
+                    .map(|(_, to, ms)| PeerLink {
+                        site: to.clone(),
+                        rtt_us: ms * 1_000,
+                        least_us: ms * 1_000,
+                    })
+                    .collect();
                 let o = SiteObservation { spec: Some(digest), record, leader, peers, ..empty };
                 let age_ms = if self.cut.contains(name) { 60_000 } else { 0 };
                 (name.clone(), Heard { observation: Arc::new(o), age_ms })
@@ -542,6 +558,30 @@ mod tests {
         let learnt = learn(w.record(&west), seeded);
         assert_eq!(learnt.effective.as_ref().unwrap().generation, Generation(1));
         w.put(&west, learnt);
+        assert_eq!(w.next(&west), BallotMove::Done);
+    }
+
+    /// A foreign etcd is taken over by the site that declares it, with the same votes; no seed ever starts.
+    #[test]
+    fn a_foreign_etcd_needs_the_same_grant_and_no_seed() {
+        let pem = "-----BEGIN CERTIFICATE-----";
+        let mut w = World::new(serde_json::json!({
+            "clusters": [{"name": "east"}, {"name": "north"}, {"name": "west"}],
+            "adopt": {"cluster": "west", "clusterId": "c", "endpoints": ["https://old:2379"], "peerCA": pem},
+        }));
+        let (east, north, west) = (site("east"), site("north"), site("west"));
+        let ballot = w.ballot(&east, Uid(7), Epoch(1));
+        assert_eq!(ballot.seed.site, west);
+        for voter in [&east, &west] {
+            w.put(voter, w.vote(voter, &ballot).unwrap());
+        }
+        assert!(matches!(w.next(&west), BallotMove::Wait(r) if r.code == Code::WaitingForClusters));
+        w.put(&north, w.vote(&north, &ballot).unwrap());
+        assert_eq!(w.next(&west), BallotMove::Adopt(Arc::clone(&ballot)));
+        assert!(!matches!(w.next(&east), BallotMove::Seed(_) | BallotMove::Adopt(_)));
+        let seeded = Seeded { epoch: Epoch(1), cluster: ClusterId(0xc), member: MemberId(1) };
+        w.put(&west, learn(w.record(&west), seeded));
+        assert_eq!(w.next(&east), BallotMove::Learn(seeded));
         assert_eq!(w.next(&west), BallotMove::Done);
     }
 

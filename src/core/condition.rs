@@ -421,12 +421,11 @@ fn peers_reachable(view: &View) -> Condition {
     match view.sites.iter().find(|site| !site.heard()) {
         Some(site) => {
             let reason = Reason::new(Code::PeerUnreachable).site(&site.name);
-            match site.age_ms {
-                Some(age) => from_reason(PeersReachable, false, &reason.numbers(age, 0)),
-                None => {
-                    let message = format!("the agent of site {} was not heard yet", site.name);
-                    condition(PeersReachable, false, reason.code.name(), message)
-                }
+            if let Some(age) = site.age_ms {
+                from_reason(PeersReachable, false, &reason.numbers(age, 0))
+            } else {
+                let message = format!("the agent of site {} was not heard yet", site.name);
+                condition(PeersReachable, false, reason.code.name(), message)
             }
         }
         None => condition(PeersReachable, true, "AllHeard", "all agents are heard".to_owned()),
@@ -526,7 +525,8 @@ pub fn plan_lines(plan: &[Planned]) -> Vec<PlanLine> {
 
 /// A step with the place of its member; a member that is not listed yet has no id to tell.
 fn step_words(step: &Step, place: Option<&Slot>, invented: bool) -> String {
-    match (&step.kind, place) {
+    // The place of a foreign member is made from its id, and tells no more.
+    match (&step.kind, place.filter(|slot| !slot.is_external())) {
         (StepKind::AddLearner { .. }, _) | (_, None) => step.kind.to_string(),
         (kind, Some(slot)) if invented => format!("{} the new member of {slot}", kind.verb()),
         (kind, Some(slot)) => format!("{kind} of {slot}"),

@@ -365,7 +365,26 @@ pub struct Slot {
     pub zone: ZoneName,
 }
 
+/// Ordinals from here on belong to members that quorate did not create.
+const EXTERNAL: u32 = 1 << 31;
+
+/// The zone of such members: nobody knows theirs, so the loss of one is taken for the loss of all.
+const EXTERNAL_ZONE: &str = "external";
+
 impl Slot {
+    /// The place of a member without an agent of ours: it belongs to the site that declares its endpoint (safety.md 4).
+    /// No layout ever asks for such a slot. Two ids that share their low 31 bits share it, and none is then seen alive.
+    pub fn external(site: &SiteName, member: MemberId) -> Self {
+        let low = u32::try_from(member.0 & u64::from(EXTERNAL - 1)).unwrap_or(0);
+        let zone = ZoneName(SmolStr::new_static(EXTERNAL_ZONE));
+        Self { site: site.clone(), ordinal: EXTERNAL | low, zone }
+    }
+
+    /// Whether it is the place of a member without an agent of ours.
+    pub const fn is_external(&self) -> bool {
+        self.ordinal >= EXTERNAL
+    }
+
     /// `<cr>-<site>-<ordinal>`: Service, peer URL host and certificate SAN (decisions.md 1).
     pub fn name(&self, federation: &ObjectName) -> SmolStr {
         smol_str::format_smolstr!("{federation}-{}-{}", self.site, self.ordinal)
@@ -455,5 +474,10 @@ mod tests {
         let url = PeerUrl("https://main-eu-west-1.eu-west.quorate.test:2390".into());
         assert_eq!(url.slot(&name), Some((SiteName::new("eu-west").unwrap(), 1)));
         assert_eq!(PeerUrl("https://10.0.0.1:2380".into()).slot(&name), None);
+        let east = SiteName::new("east").unwrap();
+        let external = Slot::external(&east, MemberId(0x8e9e_05c5_2164_694d));
+        assert!(external.is_external() && external.site == east);
+        assert_ne!(external, Slot::external(&east, MemberId(0x8e9e_05c5_2164_694e)));
+        assert!(!Slot { site: east, ordinal: 6, zone: external.zone }.is_external());
     }
 }

@@ -278,8 +278,12 @@ pub fn grant(l: Local<'_>, i: &Incarnation, url: &PeerUrl, kind: GrantKind) -> O
         GrantKind::Resume => Vec::new(), // etcd ignores it beside an existing log
         GrantKind::Join => {
             let (list, _) = l.list?;
-            let named = |m: &ListedMember| {
-                if Some(m.id) == i.member { name.clone() } else { m.name.clone() }
+            // etcd compares the URLs; only the own name counts. Foreign members may share one, or have none of our kind.
+            let foreign = |m: &ListedMember| m.peer_url.slot(&l.federation.name).is_none();
+            let named = |m: &ListedMember| match m {
+                own if Some(own.id) == i.member => name.clone(),
+                other if foreign(other) => format_smolstr!("external-{}", other.id),
+                other => other.name.clone(),
             };
             list.iter().map(|m| (named(m), m.peer_url.clone())).collect()
         }

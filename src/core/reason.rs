@@ -350,6 +350,36 @@ codes! {
     /// A changed spec waits until enough sites hold it.
     ActivationPending, None, "the new spec is held by {have} of {need} sites that must hold it; missing: {site}",
         "apply the same file in every cluster";
+    /// No declared endpoint of the foreign etcd answers the agent that speaks for it.
+    AdoptUnreachable, None, "no endpoint in spec.adopt answers the agent of site {site}",
+        "check the endpoints, and the client certificate in the adopt folder of that site";
+    /// An endpoint leads to another etcd cluster than the one that is meant, or this federation is another one already.
+    AdoptOtherCluster, None, "spec.adopt leads to another etcd cluster than the one that it names, at site {site}",
+        "correct spec.adopt.endpoints or spec.adopt.clusterId; nothing was changed";
+    /// No declared endpoint leads to the leader of the foreign etcd, or it has none.
+    AdoptNoLeader, None, "the foreign etcd has no leader among the endpoints in spec.adopt, as seen from site {site}",
+        "bring it to health first, and declare a client URL of each of its members";
+    /// The peer URL of a foreign member reads like one of a slot of this federation.
+    AdoptNameClash, None, "the peer URL of foreign member {member} reads like that of a slot of this federation",
+        "give the FederatedEtcd another name; nothing was changed";
+    /// A foreign member has several peer URLs, or one without TLS.
+    AdoptPeerUrl, None, "foreign member {member} needs exactly one peer URL, and that with https",
+        "change its peer URL with `etcdctl member update` first";
+    /// The foreign etcd has a learner that quorate did not add.
+    AdoptLearner, None, "foreign member {member} is a learner",
+        "promote or remove it first, and stop what added it";
+    /// A foreign member that no declared endpoint leads to: nobody could tell whether it is alive.
+    AdoptEndpointMissing, None, "no endpoint in spec.adopt leads to foreign member {member}",
+        "add its client URL to spec.adopt.endpoints";
+    /// A site has no peer certificates from the CA of the foreign peers yet, so its member could not speak with them.
+    AdoptCertificateMissing, None, "site {site} waits for {have} peer certificates of the foreign CA",
+        "see docs/how-to/adopt: give the CA's key to `quorate adopt`, or sign the requests in the adopt folder";
+    /// A site does not reach the peer port of a foreign member, or is refused there; its slots are not offered until then.
+    AdoptPeerUnreachable, None, "site {site} does not reach the peer port of foreign member {member}, or is refused there",
+        "open the port between them; the foreign member must trust the CA that is given as spec.adopt.peerCA";
+    /// A foreign member is listed still, and without spec.adopt nobody could speak for it.
+    AdoptUnfinished, None, "foreign member {member} is listed still; spec.adopt can only go after it",
+        "put spec.adopt back, and wait until quorate has removed the foreign members";
     /// A peer's agent is silent.
     PeerUnreachable, None, "the agent of site {site} was last heard {have} ms ago",
         "check that agent and the network between the sites";
@@ -365,6 +395,9 @@ codes! {
     /// The etcd that is installed is another version than the spec asks for.
     EtcdOtherVersion, None, "etcd is another version than spec.version at site {site}: {place}",
         "install the version that is asked for in etcd-<minor> beside it, or change spec.version";
+    /// A joiner cannot find another member by its name; etcd would look for it for half a minute and end (scenarios.md S10).
+    PeerDNSUnresolved, None, "the name of a member is not known at site {site}: {place}",
+        "let that name be resolved there; the join goes on by itself";
     /// A folder that must hold what may not be forgotten cannot be written; nothing is promised until it can.
     StateNotWritable, None, "the state cannot be written at site {site}: {place}",
         "make it writable again: look at its mount, its owner and its mode";

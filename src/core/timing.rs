@@ -34,12 +34,12 @@ impl Timing {
     /// For a worst round-trip time in microseconds: H = 1.2 R in steps of 50 ms from 100 to 500, E = 20 R in steps of
     /// 500 ms from 1 000 to 10 000. etcd asks for E of at least 10 R; the rest is room for jitter.
     pub const fn from_rtt_us(rtt_us: u32) -> Self {
-        let rtt_ms = rtt_us / 1_000;
+        let whole = rtt_us / 1_000;
         // So large a time is far beyond both upper bounds.
-        let bounded = if rtt_ms > 60_000 { 60_000 } else { rtt_ms };
+        let bounded = if whole > 60_000 { 60_000 } else { whole };
         let heartbeat_ms = clamp((12 * bounded).div_ceil(10 * 50) * 50, 100, 500);
         let election_ms = clamp((20 * bounded).div_ceil(500) * 500, 1_000, 10_000);
-        Self { rtt_ms, heartbeat_ms, election_ms }
+        Self { rtt_ms: whole, heartbeat_ms, election_ms }
     }
 
     /// Whether both give the same timers, however the measurement trembled.

@@ -71,6 +71,14 @@ impl Lock {
         Ok(Self { file, path })
     }
 
+    /// The process that holds the lock on `folder`, as it says itself; none if nobody holds it.
+    pub fn holder(folder: &Path) -> Option<u32> {
+        match Self::acquire(folder) {
+            Err(Error::Held { holder, .. }) => holder.strip_prefix("process ")?.parse().ok(),
+            Ok(_) | Err(Error::Io { .. }) => None,
+        }
+    }
+
     /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -97,7 +105,9 @@ mod tests {
         assert!(matches!(error, Error::Held { .. }));
         assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
         assert!(text.contains(first.path().to_str().unwrap()), "{text}");
+        assert_eq!(Lock::holder(folder.path()), Some(std::process::id()));
         drop(first);
+        assert_eq!(Lock::holder(folder.path()), None);
         Lock::acquire(folder.path()).unwrap();
     }
 

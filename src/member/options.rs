@@ -157,6 +157,9 @@ pub struct Options {
     pub client_urls: Vec<SmolStr>,
     /// The certificates.
     pub certificates: Certificates,
+    /// Peers of a foreign etcd are let in: their certificates carry other common names than ours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign_peers: bool,
     /// The trust domain of the mesh.
     pub trust_domain: String,
     /// The high-water mark from outside the volume.

@@ -64,6 +64,7 @@ impl<W: World> Federation<W> {
                 | Question::WholeRecord
                 | Question::NameTaken
                 | Question::Spec(_)
+                | Question::Certify(_)
                 | Question::Vote(_)
                 | Question::Drain(_) => None,
             };
@@ -84,6 +85,7 @@ impl<W: World> Federation<W> {
             }
             Question::NameTaken => Reply::NameTaken(self.record.uid.is_some()),
             Question::Spec(digest) => Reply::Spec(self.spec_of(digest)),
+            Question::Certify(request) => Reply::Certified(self.certify(site, &request).await),
             Question::Vote(ballot) => {
                 if ballot.epoch > self.record.epoch {
                     self.give_up_seed();

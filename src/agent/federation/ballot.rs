@@ -96,11 +96,17 @@ impl<W: World> Federation<W> {
                 false
             }
             BallotMove::Seed(ballot) => self.seed(&ballot).await,
+            BallotMove::Adopt(_) => self.take_over().await,
             BallotMove::Learn(seeded) => {
                 let next = ballot::learn(&self.record, seeded);
                 let changed = next != self.record;
                 changed && self.persist(next).await && {
-                    self.event("Seeded", format!("cluster {} was born at {}", seeded.cluster, seeded.member));
+                    let (cluster, member) = (seeded.cluster, seeded.member);
+                    let text = match self.adopts() {
+                        Some(adopt) => format!("cluster {cluster} was adopted by {}", adopt.cluster),
+                        None => format!("cluster {cluster} was born at {member}"),
+                    };
+                    self.event("Seeded", text);
                     true
                 }
             }

@@ -1,6 +1,6 @@
 //! Moments at which a test ends the agent: only with the feature `crash-points`, which no release has.
 //!
-//! The file `<stateDir>/crash-point` names one: the step, the number of the effect in its run, and the effect that would be
+//! The file `<stateDir>/crash-point` names one, or one on each line of which the first to come counts: the step, the number of the effect in its run, and the effect that would be
 //! next, as in `Promote 7 Send`. All effects before it are done, it is not begun. Two moments lie within an effect: the own
 //! record is written, and no other agent was told of it (`ProposeOwn`, `TellOwn`).
 
@@ -39,7 +39,8 @@ pub(super) const fn name(effect: &Effect) -> &'static str {
 pub(super) fn reached(step: &str, number: u32, moment: &str) {
     let Some(file) = FILE.get() else { return };
     let Ok(wanted) = std::fs::read_to_string(file) else { return };
-    if wanted.trim() != format!("{step} {number} {moment}") {
+    let now = format!("{step} {number} {moment}");
+    if !wanted.lines().any(|line| line.trim() == now) {
         return;
     }
     // Once: the agent that is started next goes on.

@@ -39,9 +39,9 @@ impl<W: World> Federation<W> {
     pub(super) fn why_missing(&self) -> Reason {
         let heard = self.tracker.heard(self.now());
         let me = &self.names.site;
-        let hears = |site| heard.iter().any(|(name, heard)| name == site && heard.age_ms < HEARD_MS);
+        let speaks = |site| heard.iter().any(|(name, said)| name == site && said.age_ms < HEARD_MS);
         let asked =
-            self.own.as_ref().is_some_and(|own| own.spec.sites().all(|site| site == me || hears(site)));
+            self.own.as_ref().is_some_and(|own| own.spec.sites().all(|site| site == me || speaks(site)));
         let code = if asked { ballot::missing(&heard, false) } else { Code::NoRecord };
         Reason::new(code).site(me)
     }

@@ -84,6 +84,8 @@ impl<W: World> Federation<W> {
             }
             LocalAction::Mark(id, state) => self.mark(id, state).await,
             LocalAction::Seeded(id, seeded) => self.seeded(id, seeded).await,
+            // Its certificates come from the foreign CA first.
+            LocalAction::Supervise(_) if self.uncertified() => false,
             LocalAction::Supervise(slot) => {
                 self.supervise(slot);
                 false

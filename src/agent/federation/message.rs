@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quorate_api::manifest::Manifest;
+use quorate_core::adopt::CertificateRequest;
 use quorate_core::ballot::Ballot;
 use quorate_core::condition::Status;
 use quorate_core::executor::Answer;
@@ -23,6 +24,7 @@ use super::Answers;
 use super::drain::Drained;
 use super::local::LocalDone;
 use crate::events::Events;
+use crate::ports::Fault;
 
 /// What a peer asks.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub enum Question {
     Resolve(Arc<Resolution>),
     /// For the restart token.
     Drain(DrainRequest),
+    /// A certificate of the foreign CA.
+    Certify(Box<CertificateRequest>),
 }
 
 /// What it is answered.
@@ -66,6 +70,8 @@ pub enum Reply {
     Resolved(bool),
     /// The token, or why not.
     Drain(Result<DrainGrant, Reason>),
+    /// The certificate chain; none = not yet.
+    Certified(Result<Option<String>, Reason>),
 }
 
 /// What the task is told.
@@ -134,6 +140,8 @@ pub(crate) enum Event {
     Local(LocalDone),
     /// The executor has answered a request for the restart token.
     Drained(Box<Drained>),
+    /// How many certificates of the foreign CA are missing still, and the last thing that went wrong.
+    Certified(Result<(usize, Option<Fault>), Fault>),
     Effect(Box<Answer>),
     /// Leadership was moved away because this agent cannot execute.
     Stepped(bool),

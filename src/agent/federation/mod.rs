@@ -4,6 +4,7 @@
 //! members are looked at while a step is under way. Only the durable record is written in place: that is what makes
 //! the answers serial (safety.md 4).
 
+mod adopt;
 mod answer;
 mod ballot;
 #[cfg(feature = "crash-points")]
@@ -37,11 +38,13 @@ use quorate_core::ballot::BallotMove;
 use quorate_core::federation::distance;
 use quorate_core::federation::layout::Layout;
 use quorate_core::federation::member::EtcdOptions;
+use quorate_core::federation::seating;
 use quorate_core::federation::spec::Spec;
 use quorate_core::federation::track::{Frame, Tracker};
 use quorate_core::federation::view::{Pending, View, Wish};
-use quorate_core::id::{Digest, PeerUrl, SiteName, Slot};
+use quorate_core::id::{Digest, MemberId, PeerUrl, SiteName, Slot};
 use quorate_core::intent::record::Record;
+use quorate_core::membership::placement::{self, Patience};
 use quorate_core::membership::step::Decision;
 use quorate_core::membership::{address, plan};
 use quorate_core::node;
@@ -99,18 +102,22 @@ pub struct Federation<W: World> {
     look: observe::Look,
     said: publish::Said,
     ballot: ballot::Asking,
+    adopting: adopt::Adopting,
     local: local::Doing,
     drains: drain::Drains,
     run: execute::Runs,
     /// How long other timers than the effective ones have fitted better.
     steady: Steady,
+    /// How long another voter would have led better.
+    patience: Patience,
     last: Last,
 }
 
 /// What the site's configuration says of each federation.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// How long other timers must have fitted the round-trip times better before they are activated, ms.
+    /// How long other timers must have fitted the round-trip times better before they are activated, and another voter
+    /// must have been nearer to a majority before it leads, ms.
     pub placement_after_ms: u64,
 }
 
@@ -120,6 +127,8 @@ struct Last {
     decision: Decision,
     /// Timers that have fitted better for long enough.
     retimed: Option<Timing>,
+    /// The voter that would have led better for long enough.
+    leader: Option<MemberId>,
     may_seed: bool,
     attention: bool,
     reports: u64,
@@ -176,15 +185,18 @@ impl<W: World> Federation<W> {
             look: observe::Look::default(),
             said: publish::Said::default(),
             ballot: ballot::Asking::default(),
+            adopting: adopt::Adopting::default(),
             local: local::Doing::default(),
             drains: drain::Drains::default(),
             run: execute::Runs::default(),
             steady: Steady::default(),
+            patience: Patience::default(),
             settings,
             last: Last {
                 view: None,
                 decision: Decision::Wait(Code::WaitingForClusters.into()),
                 retimed: None,
+                leader: None,
                 may_seed: false,
                 attention: true,
                 reports: 0,
@@ -252,6 +264,7 @@ impl<W: World> Federation<W> {
                 self.recover().await;
                 break;
             }
+            self.prepare_adoption();
             let changed = self.born().await
                 || self.catch_up().await
                 || self.stand().await
@@ -340,6 +353,7 @@ impl<W: World> Federation<W> {
             Event::Local(done) => self.local_done(done).await,
             Event::Drained(drained) => self.drained(*drained).await,
             Event::Effect(answer) => self.answered(*answer).await,
+            Event::Certified(done) => self.certified(done),
             Event::Stepped(moved) => self.stepped_aside(moved),
             Event::Records(records) => self.recovered_from(records),
             Event::Named(taken) => self.named(taken),
@@ -347,15 +361,17 @@ impl<W: World> Federation<W> {
         }
     }
 
-    /// Watches whether other timers would fit the distance of the sites better for long enough; only where it can be
-    /// acted on.
-    fn note_timing(&mut self) {
+    /// Watches whether other timers would fit the distance of the sites better for long enough, and whether another voter
+    /// would lead better; only where it can be acted on.
+    fn note_distance(&mut self) {
         let leads = self.last.view.as_ref().is_some_and(|view| view.own_leads);
         let effective = self.record.effective.as_ref().filter(|e| leads && timing::is_auto(&e.spec));
         let measured = effective.and_then(|e| self.measured(&e.spec.sites().cloned().collect::<Vec<_>>()));
         let current = self.record.timing().unwrap_or_default();
         let (now, after) = (self.now(), self.settings.placement_after_ms);
         self.last.retimed = self.steady.note(now, after, current, measured);
+        let better = self.last.view.as_ref().and_then(placement::better);
+        self.last.leader = self.patience.note(now, after, better);
     }
 
     /// The effective spec with the timers that it should have by now, if the own CR is that very spec.
@@ -365,13 +381,22 @@ impl<W: World> Federation<W> {
         let same = self.own.as_ref().is_some_and(|own| own.digest == effective.digest);
         let sites = effective.spec.sites().cloned().collect();
         let Layout { slots, allow_single_voter, .. } = effective.spec.layout().ok()?;
-        let (digest, timing) = (effective.digest, Some(timing));
-        same.then_some(Pending { digest, sites, slots, allow_single_voter, lost_sites: Vec::new(), timing })
+        let slots = self.seated(&slots);
+        same.then(|| Pending {
+            digest: effective.digest,
+            sites,
+            slots,
+            allow_single_voter,
+            lost_sites: Vec::new(),
+            timing: Some(timing),
+            adopts: effective.spec.adopts().cloned(),
+            other_cluster: false,
+        })
     }
 
     /// Merges what is known and, if the own member leads, starts the next step.
     async fn decide(&mut self) {
-        self.note_timing();
+        self.note_distance();
         let rests = self.at_rest();
         let Some(wish) = self.wish().filter(|_| !rests) else {
             self.last.view = None;
@@ -408,14 +433,16 @@ impl<W: World> Federation<W> {
         let pending = self.pending(&lost_members);
         Some(Wish {
             generation: effective.generation,
-            slots: layout.slots,
+            slots: self.seated(&layout.slots),
             allow_single_voter: layout.allow_single_voter,
             exception: own.and_then(|own| own.spec.exception.clone()),
             lost_members,
+            adopts: effective.spec.adopts().cloned(),
             max_backup_age_s: None,
             pending,
             retimed: self.retimed(),
             url_changes: self.last.view.as_ref().map(address::url_changes).unwrap_or_default(),
+            leader: self.last.leader,
             deadline_ms: self.deadline_ms(),
             options: self.options()?,
             restarting: self.drains.tokens.running(self.now()),
@@ -449,9 +476,22 @@ impl<W: World> Federation<W> {
 
     /// The spec that the own members follow: the effective one, before birth that of the ballot.
     fn spec(&self) -> Option<(Arc<Spec>, Layout)> {
+        let spec = self.agreed()?;
+        let layout = spec.layout().ok()?;
+        Some((Arc::clone(spec), Layout { slots: self.seated(&layout.slots), ..layout }))
+    }
+
+    /// Wanted slots with the ordinals that they have beside the members that are there.
+    pub(super) fn seated(&self, wanted: &[Slot]) -> Vec<Slot> {
+        let listed = self.last.view.iter().flat_map(|view| &view.members).filter_map(|m| m.slot.clone());
+        let lives = self.record.incarnations.iter().filter(|i| !i.archived).map(|i| i.slot.clone());
+        seating::seated(wanted, &listed.chain(lives).collect::<Vec<_>>())
+    }
+
+    /// The same without its layout.
+    fn agreed(&self) -> Option<&Arc<Spec>> {
         let effective = self.record.effective.as_ref().map(|e| &e.spec);
-        let spec = effective.or_else(|| self.record.vote.as_ref().map(|ballot| &ballot.spec))?;
-        Some((Arc::clone(spec), spec.layout().ok()?))
+        effective.or_else(|| self.record.vote.as_ref().map(|ballot| &ballot.spec))
     }
 
     /// Whether everybody has to look every second (safety.md 2.2).
@@ -547,6 +587,7 @@ pub(crate) fn waiting(next: &BallotMove) -> Option<Reason> {
         }
         BallotMove::Mint { .. }
         | BallotMove::Seed(_)
+        | BallotMove::Adopt(_)
         | BallotMove::Learn(_)
         | BallotMove::Join(_)
         | BallotMove::Done => None,

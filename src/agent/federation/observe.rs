@@ -125,6 +125,26 @@ impl Look {
         HEARD_MS + 2 * self.rtt_ms()
     }
 
+    /// The last status of a slot.
+    pub(super) fn status(&self, slot: &Slot) -> Option<&Status> {
+        self.statuses.get(slot)
+    }
+
+    /// The statuses of foreign members.
+    pub(super) fn foreign(&self) -> impl Iterator<Item = &Status> {
+        self.statuses.iter().filter(|(slot, _)| slot.is_external()).map(|(_, status)| status)
+    }
+
+    /// The linearizable list of the foreign member that leads.
+    pub(super) fn foreign_list(&self) -> Option<&MemberList> {
+        self.claim.as_ref().filter(|(slot, ..)| slot.is_external()).map(|(.., list)| list)
+    }
+
+    /// Whether the peer port of a member is reached from here.
+    pub(super) fn reaches(&self, member: MemberId, now: u64) -> bool {
+        self.links.get(&member).is_some_and(|row| row.link(member, now).up())
+    }
+
     /// The slot of the own member that leads.
     pub(super) fn leading(&self) -> Option<&Slot> {
         self.claim.as_ref().map(|(slot, ..)| slot)
@@ -163,12 +183,21 @@ impl<W: World> Federation<W> {
         let reports = self.ports.runtime.reports();
         let slots: Vec<Slot> = reports.into_iter().filter(|r| running(&r.process)).map(|r| r.slot).collect();
         let etcd = Arc::clone(&self.ports.etcd);
+        let foreign = self.declares();
         self.spawn(async move {
             let looks = slots.into_iter().map(|slot| async {
                 let status = etcd.status(&slot).await;
                 (slot, status)
             });
-            let statuses = futures::future::join_all(looks).await;
+            let foreign = async {
+                match &foreign {
+                    Some(adopt) => etcd.foreign(&adopt.cluster, &adopt.endpoints).await,
+                    None => Vec::new(),
+                }
+            };
+            let (mut statuses, foreign) =
+                futures::future::join(futures::future::join_all(looks), foreign).await;
+            statuses.extend(foreign.into_iter().map(|(slot, status)| (slot, Some(status))));
             let leads = |s: &Status| s.leader == Some(s.member);
             let leader = statuses.iter().find(|(_, status)| status.as_ref().is_some_and(leads));
             let leading = match leader {
@@ -226,6 +255,7 @@ impl<W: World> Federation<W> {
         let mut summary = self.record.summary();
         summary.missing = self.missing.is_some();
         let listed = self.listed();
+        let held_up = self.held_up();
         SiteObservation {
             site: self.names.site.clone(),
             spec: self.own.as_ref().map(|own| own.digest),
@@ -233,6 +263,7 @@ impl<W: World> Federation<W> {
             record: Arc::new(summary),
             members: self.local_members(&reports),
             offers: layout
+                .filter(|_| held_up.is_none())
                 .map(|layout| node::offers(&self.record, &layout, &self.names.site, &reports, &urls))
                 .unwrap_or_default(),
             links: listed.iter().filter_map(|m| Some(self.look.links.get(&m.id)?.link(m.id, now))).collect(),
@@ -244,6 +275,7 @@ impl<W: World> Federation<W> {
             maintenance: false,
             has_data: self.missing.is_some() || !self.record.incarnations.is_empty(),
             seen: self.tracker.seen(),
+            held_up,
             moved: self.tracker.moved(),
             hindered: self.hindrances(&reports),
         }
@@ -295,7 +327,7 @@ impl<W: World> Federation<W> {
                 certificates_good: self.ports.runtime.certificates_good(&i.slot),
             })
         };
-        incarnations.filter_map(member).collect()
+        incarnations.filter_map(member).chain(self.foreign_members()).collect()
     }
 
     fn claim(&self) -> Option<LeaderClaim> {
@@ -313,7 +345,7 @@ impl<W: World> Federation<W> {
     }
 
     /// The newest list that anybody read.
-    fn listed(&self) -> Vec<ListedMember> {
+    pub(super) fn listed(&self) -> Vec<ListedMember> {
         let own = self.look.claim.as_ref().map(|(.., list)| list);
         let list = own.or_else(|| self.last.view.as_ref().and_then(|view| view.list.as_ref()));
         list.map(|list| list.iter().cloned().collect()).unwrap_or_default()
@@ -321,8 +353,8 @@ impl<W: World> Federation<W> {
 
     fn target(&self, member: &ListedMember) -> Option<Target> {
         let known = self.last.view.as_ref().and_then(|view| view.site_of(member.id)).cloned();
-        let site =
-            known.or_else(|| member.peer_url.slot(&self.names.federation.name).map(|(site, _)| site))?;
+        let told = || member.peer_url.slot(&self.names.federation.name).map(|(site, _)| site);
+        let site = known.or_else(told).or_else(|| self.adopts().map(|adopt| adopt.cluster.clone()))?;
         Some(Target {
             uid: self.record.uid?,
             site,

@@ -103,7 +103,9 @@ impl<W: World> Federation<W> {
         let claim = heard.iter().filter_map(|(_, h)| h.observation.leader.as_ref()).max_by_key(|c| c.term);
         let name = &self.names.federation.name;
         claim.map_or(0, |claim| {
-            let hosted = |url: &quorate_core::id::PeerUrl| url.slot(name).is_some_and(|(s, _)| s == *site);
+            // The own CR is all that tells who speaks for foreign members.
+            let speaks = self.own.as_ref().and_then(|own| own.spec.adopts()) == Some(site);
+            let hosted = |url: &quorate_core::id::PeerUrl| url.slot(name).map_or(speaks, |(s, _)| s == *site);
             claim.list.voters().filter(|m| hosted(&m.peer_url)).count()
         })
     }

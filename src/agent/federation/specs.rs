@@ -63,7 +63,11 @@ impl<W: World> Federation<W> {
         let effective = self.record.effective.as_ref()?;
         let timing = timing::at_activation(effective.timing, self.measured(&sites));
         let Layout { slots, allow_single_voter, .. } = spec.layout().ok()?;
-        Some(Pending { digest, sites, slots, allow_single_voter, lost_sites, timing })
+        let slots = self.seated(&slots);
+        let cluster = self.record.seeded.map(|seeded| seeded.cluster);
+        let other_cluster = spec.adopt.as_ref().is_some_and(|adopt| Some(adopt.cluster_id) != cluster);
+        let adopts = spec.adopts().cloned();
+        Some(Pending { digest, sites, slots, allow_single_voter, lost_sites, timing, adopts, other_cluster })
     }
 
     /// Asks for a spec that is needed and not here.

@@ -20,6 +20,7 @@ pub fn router(registry: Arc<Registry>) -> Router {
         .route("/v1/site", get(site))
         .route("/v1/log", get(log))
         .route("/metrics", get(super::metrics))
+        .route("/v1/reach/{address}", get(reach))
         .route("/v1/federations", get(list))
         .route("/v1/federations/{namespace}/{name}", get(one))
         .route("/v1/federations/{namespace}/{name}/view", get(view))
@@ -68,6 +69,14 @@ async fn site(State(registry): State<Arc<Registry>>) -> Response {
 
 async fn log(State(registry): State<Arc<Registry>>) -> Response {
     axum::Json(registry.log()).into_response()
+}
+
+/// Who reaches `host:port`; the answer of each site is what is in the way.
+async fn reach(State(registry): State<Arc<Registry>>, Path(address): Path<String>) -> Response {
+    let found = registry.mesh().reach(&address).await;
+    let found: std::collections::BTreeMap<String, Option<String>> =
+        found.into_iter().map(|(site, error)| (site.to_string(), error)).collect();
+    axum::Json(found).into_response()
 }
 
 async fn list(State(registry): State<Arc<Registry>>) -> Response {

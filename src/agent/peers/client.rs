@@ -95,8 +95,8 @@ async fn session(mesh: &Arc<Mesh>, peer: &SiteName, channel: Channel) -> Result<
         let pause = again.map(|at| Duration::from_millis(at.saturating_sub(mesh.clock.now_ms())));
         tokio::select! {
             message = incoming.message() => match message? {
-                Some(SyncMessage { message: Some(Message::Pong(pong)) }) => {
-                    let Some((_, at)) = pinged.take_if(|(seq, _)| *seq == pong.seq) else { continue };
+                Some(SyncMessage { message: Some(Message::Pong(answer)) }) => {
+                    let Some((_, at)) = pinged.take_if(|(seq, _)| *seq == answer.seq) else { continue };
                     if mesh.note_round_trip(peer, mesh.clock.elapsed().saturating_sub(at)) && ping.period() != PING {
                         ping = tokio::time::interval(PING);
                         ping.reset();

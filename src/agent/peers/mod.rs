@@ -5,6 +5,7 @@ mod client;
 mod contact;
 mod envelope;
 mod parting;
+mod reach;
 mod server;
 
 #[cfg(test)]
@@ -20,6 +21,7 @@ use quorate_api::config::Cidr;
 use quorate_api::document::{self, format};
 use quorate_api::peer::peer_client::PeerClient;
 use quorate_api::peer::{Document, Envelope};
+use quorate_core::adopt::CertificateRequest;
 use quorate_core::ballot::Ballot;
 use quorate_core::federation::distance::{Distance, Window};
 use quorate_core::federation::observed::{RecordSummary, SiteObservation};
@@ -293,6 +295,7 @@ enum Rpc {
     Propose,
     Resolve,
     Drain,
+    Certify,
 }
 
 impl FederationPeers {
@@ -321,6 +324,7 @@ impl FederationPeers {
             Rpc::Propose => client.propose(request).await,
             Rpc::Resolve => client.resolve(request).await,
             Rpc::Drain => client.drain(request).await,
+            Rpc::Certify => client.certify(request).await,
         };
         let Document { envelope: _, format: given, body } =
             answer.map_err(|status| status.to_string())?.into_inner();
@@ -394,6 +398,17 @@ impl Peers for FederationPeers {
         request: DrainRequest,
     ) -> Result<DrainGrant, Reason> {
         let answer = self.ask((site, from), Rpc::Drain, (format::DRAIN, &request), format::DRAIN_REPLY).await;
+        answer.unwrap_or_else(|error: String| Err(self.lost(site, &error)))
+    }
+
+    async fn certify(
+        &self,
+        site: &SiteName,
+        from: Sender,
+        request: &CertificateRequest,
+    ) -> Result<Option<String>, Reason> {
+        let question = (format::CERTIFICATE_REQUEST, request);
+        let answer = self.ask((site, from), Rpc::Certify, question, format::CERTIFICATE).await;
         answer.unwrap_or_else(|error: String| Err(self.lost(site, &error)))
     }
 

@@ -7,7 +7,9 @@ use axum::Router;
 use quorate_api::document::{self, format};
 use quorate_api::peer::peer_server::{Peer, PeerServer};
 use quorate_api::peer::sync_message::Message as Said;
-use quorate_api::peer::{Document, HelloReply, HelloRequest, Ping, Pong, SyncMessage, ViewUpdate};
+use quorate_api::peer::{
+    Document, HelloReply, HelloRequest, Ping, Pong, ReachReply, ReachRequest, SyncMessage, ViewUpdate,
+};
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::id::{FederationKey, ObjectName, SiteName};
 use quorate_core::reason::Reason;
@@ -193,6 +195,26 @@ impl Peer for Service {
             (key, Reply::Resolved(taken)) => self.document(&key, format::ACK, &Ok::<bool, Reason>(taken)),
             _ => Err(unexpected()),
         }
+    }
+
+    async fn certify(&self, request: Request<Document>) -> Result<Response<Document>, Status> {
+        let read = |given: &str, body: &[u8]| {
+            document::decode(format::CERTIFICATE_REQUEST, given, body)
+                .map(|request| Question::Certify(Box::new(request)))
+        };
+        match self.ask(request, read).await? {
+            (key, Reply::Certified(chain)) => self.document(&key, format::CERTIFICATE, &chain),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn reach(&self, request: Request<ReachRequest>) -> Result<Response<ReachReply>, Status> {
+        let site = self.certified(&request)?;
+        let ReachRequest { envelope, address } = request.into_inner();
+        envelope::check(&self.mesh, &site, envelope.as_ref())
+            .map_err(|refusal| self.refused(site.as_str(), &refusal))?;
+        let error = super::reach::dial(&self.mesh.from, &address).await.err().unwrap_or_default();
+        Ok(Response::new(ReachReply { error }))
     }
 
     async fn drain(&self, request: Request<Document>) -> Result<Response<Document>, Status> {

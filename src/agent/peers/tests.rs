@@ -190,7 +190,7 @@ async fn a_stream_is_cut_at_the_first_lie() {
             loop {
                 // Only what was no lie is answered.
                 match answers.message().await {
-                    Ok(Some(SyncMessage { message: Some(Said::Pong(pong)) })) => assert_eq!(pong.seq, 5),
+                    Ok(Some(SyncMessage { message: Some(Said::Pong(answer)) })) => assert_eq!(answer.seq, 5),
                     other => return other,
                 }
             }

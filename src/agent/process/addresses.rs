@@ -468,6 +468,7 @@ mod tests {
                 peer_url: site.peer_url(&slot_name, ports.peer),
                 client_urls: Vec::new(),
                 certificates: Certificates::in_folder(&volume),
+                foreign_peers: false,
                 trust_domain: "t.test".to_owned(),
                 outside_mark: volume.join("mark"),
                 log_level: "info".to_owned(),

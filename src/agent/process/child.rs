@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use quorate_link::durable;
+use quorate_link::lock::Lock;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -93,6 +94,14 @@ fn file(volume: &Path) -> std::path::PathBuf {
 pub(super) fn adopt(volume: &Path) -> Option<Running> {
     let identity: Identity = durable::read(&file(volume), FORMAT).ok().flatten()?;
     identity.lives().then_some(Running::Adopted(identity))
+}
+
+/// The supervisor that works on this volume, whoever started it: a person or the host's init may, without any agent. It
+/// is known by the lock that it holds, and written down as if it were ours.
+pub(super) fn working(volume: &Path) -> Option<Running> {
+    let identity = Identity::of(Lock::holder(volume)?)?;
+    remember(volume, identity).ok()?;
+    Some(Running::Adopted(identity))
 }
 
 /// Starts a supervisor for a volume whose `member.json` is written.

@@ -62,6 +62,8 @@ pub(super) struct Member {
     pub(super) peer_url: PeerUrl,
     pub(super) client_urls: Vec<String>,
     pub(super) certificates: Certificates,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) foreign_peers: bool,
     pub(super) trust_domain: String,
     pub(super) outside_mark: PathBuf,
     pub(super) log_level: String,
@@ -104,6 +106,7 @@ mod tests {
             peer_url: PeerUrl("https://main-east-1.east.test:2390".into()),
             client_urls: vec!["https://127.0.1.1:2389".to_owned()],
             certificates: Certificates::in_folder(&volume.join("pki")),
+            foreign_peers: true,
             trust_domain: "t.test".to_owned(),
             outside_mark: folder.path().join("highwater/main-east-1.json"),
             log_level: "info".to_owned(),

@@ -2,6 +2,7 @@
 //! agent; after a restart of the agent it is adopted.
 
 mod addresses;
+mod adoption;
 mod child;
 mod config;
 mod slot;
@@ -20,7 +21,7 @@ use quorate_core::id::{FederationKey, IncarnationId, PeerUrl, Slot, Uid};
 use quorate_core::reason::{Code, Reason};
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
-use quorate_link::pki::{self, SitePki};
+use quorate_link::pki::{self, ForeignPeers, SitePki};
 use quorate_link::tls::TlsStore;
 use tokio::sync::watch;
 use tonic::transport::Channel;
@@ -29,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::ports::{Fault, Runtime, Serving, Supervised};
 use crate::store;
 pub use addresses::{Address, Addresses};
+pub use adoption::{ProcessAdoption, credentials};
 use config::Certificates;
 
 /// Certificates are looked at this often; the files of all slots of a large site would be many otherwise.
@@ -50,6 +52,9 @@ struct Shared {
     metrics: Arc<Metrics>,
     slots: Mutex<BTreeMap<Slot, State>>,
     version: watch::Sender<u64>,
+    /// Counts the reasons to look at all certificates at once.
+    renewals: watch::Sender<u64>,
+    foreign: ForeignPeers,
     clock: Clock,
 }
 
@@ -93,6 +98,7 @@ impl ProcessRuntime {
     pub fn new(setup: Setup, federation: FederationKey, drain: Drain) -> Self {
         let Setup { site, addresses, pki, tls, executable, metrics } = setup;
         let folder = store::folder(&site.state_dir, &federation);
+        let foreign = foreign_peers(&pki, &folder);
         let shared = Shared {
             site,
             addresses,
@@ -104,6 +110,8 @@ impl ProcessRuntime {
             metrics,
             slots: Mutex::default(),
             version: watch::Sender::new(1),
+            renewals: watch::Sender::new(0),
+            foreign,
             clock: Clock::start(),
         };
         Self { shared: Arc::new(shared), drain }
@@ -206,6 +214,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// The trust in a foreign etcd's peers, kept with the federation.
+pub fn foreign_peers(pki: &SitePki, federation: &Path) -> ForeignPeers {
+    ForeignPeers::new(pki.clone(), federation.join("foreign"))
 }
 
 fn lasts(path: &Path) -> bool {
@@ -360,6 +373,10 @@ impl Runtime for ProcessRuntime {
         let mut version = self.shared.version.subscribe();
         // The sender lives as long as this runtime.
         let _ = version.wait_for(|now| *now != seen).await;
+    }
+
+    fn renew(&self) {
+        self.shared.renewals.send_modify(|count| *count += 1);
     }
 
     fn certificates_good(&self, slot: &Slot) -> bool {

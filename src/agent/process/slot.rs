@@ -10,7 +10,7 @@ use quorate_api::member::WatchRequest;
 use quorate_api::member::member_client::MemberClient;
 use quorate_core::federation::member::MemberReport;
 use quorate_link::identity::Identity;
-use quorate_link::pki::{Leaf, Pair};
+use quorate_link::pki::{Leaf, Pair, Root};
 use quorate_link::transport::dial;
 use quorate_link::{durable, host};
 use tonic::transport::Channel;
@@ -63,6 +63,7 @@ fn prepare(shared: &Shared, wanted: &Supervised) -> Result<(), Fault> {
         peer_url,
         client_urls: vec![format!("https://{}", SocketAddr::new(bind, ports.client))],
         certificates: files,
+        foreign_peers: shared.foreign.active(),
         trust_domain: site.trust_domain.clone(),
         log_level: site.log_level.clone(),
         volume: volume.clone(),
@@ -109,7 +110,18 @@ fn certificates(
         ),
     ];
     let fault = |error: quorate_link::pki::Error| Fault::from_error(&error);
+    let foreign = shared.foreign.active();
     for (leaf, pair) in leaves {
+        if foreign && leaf.root() == Root::Peer {
+            // The foreign CA has certified it, and only that CA can again.
+            if !pair.cert.exists() {
+                return Err(Fault::new(format!(
+                    "{} is not certified by the foreign CA yet",
+                    pair.cert.display()
+                )));
+            }
+            continue;
+        }
         pki.ensure(&leaf, &pair).map_err(fault)?;
     }
     let trust = pki.trust();
@@ -117,7 +129,7 @@ fn certificates(
     let bundles = [
         (&files.agent_roots, trust.agent_bundle(&[pki.site()]).map_err(fault)?),
         (&files.client_roots, pki.client_bundle(&sites).map_err(fault)?),
-        (&files.peer_roots, trust.peer_bundle(&sites).map_err(fault)?),
+        (&files.peer_roots, shared.foreign.peer_bundle(&sites).map_err(fault)?),
     ];
     for (path, text) in bundles {
         durable::write_file(path, text.as_bytes(), durable::PUBLIC)
@@ -161,7 +173,8 @@ pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
                     let what = format!("cannot start a supervisor in {}", volume.display());
                     Fault::host(host::refused(what, &error))
                 }),
-                Err(fault) => Err(fault),
+                // Its ports may be taken by the one that somebody else started on this volume.
+                Err(fault) => child::working(&volume).ok_or(fault),
             },
         };
         match running {
@@ -190,8 +203,10 @@ pub(super) async fn keep(shared: Arc<Shared>, wanted: Supervised) {
 async fn follow(shared: &Arc<Shared>, wanted: &Supervised) {
     let mut wait = DIAL;
     let renewals = async {
+        let mut asked = shared.renewals.subscribe();
         loop {
-            tokio::time::sleep(RENEW).await;
+            // The sender lives as long as this slot; at the latest after a while it is looked at anyway.
+            let _ = tokio::time::timeout(RENEW, asked.changed()).await;
             if let Err(error) = prepared(shared, wanted).await {
                 tracing::warn!(%error, "certificates of a member cannot be renewed");
             }

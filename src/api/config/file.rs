@@ -48,8 +48,9 @@ struct File {
     /// Where other agents and members may be. Default: anywhere. A change needs a restart of the agent, which members do not notice.
     #[serde(rename = "peerCIDRs")]
     peer_cidrs: Option<Vec<String>>,
-    /// How long other timers of etcd must have fitted the round-trip times better before they are activated: a whole
-    /// number with `s`, `m` or `h`, at least `10s`. Default: `10m`.
+    /// How long other timers of etcd must have fitted the round-trip times better before they are activated, and another
+    /// voter must have been nearer to a majority before it leads: a whole number with `s`, `m` or `h`, at least `10s`.
+    /// Default: `10m`.
     /// A change needs a restart of the agent, which members do not notice.
     placement_after: Option<String>,
     /// `error`, `warn`, `info`, `debug` or `trace`, or a list such as `info,quorate_agent=debug`. Default: `info`.

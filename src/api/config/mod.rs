@@ -61,7 +61,7 @@ pub struct SiteConfig {
     /// Where peers may be; empty = anywhere.
     #[serde(rename = "peerCIDRs")]
     pub peer_cidrs: Vec<Cidr>,
-    /// How long other timers must have fitted the round-trip times better before they are activated.
+    /// How long other timers, or another leader, must have fitted the round-trip times better before it is acted upon.
     #[serde(serialize_with = "duration::write")]
     pub placement_after: Duration,
     /// A level, or a list of `target=level`.

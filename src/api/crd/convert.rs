@@ -3,13 +3,14 @@
 use std::str::FromStr;
 
 use quorate_core::federation::spec::{
-    BootstrapSpec, ClusterSpec, EtcdSettings, Override, Spec, SpecError, Survive,
+    AdoptSpec, BootstrapSpec, ClusterSpec, EtcdSettings, Override, Spec, SpecError, Survive,
 };
 use quorate_core::id::{FederationKey, MemberId, ObjectName};
 use quorate_core::reason::Rule;
 
 use super::{
-    BootstrapSection, Cluster, EtcdSection, FederatedEtcd, FederatedEtcdSpec, OverrideSection, SurviveChoice,
+    AdoptSection, BootstrapSection, Cluster, EtcdSection, FederatedEtcd, FederatedEtcdSpec, OverrideSection,
+    SurviveChoice,
 };
 
 #[derive(Default)]
@@ -92,6 +93,7 @@ pub fn spec_from_cr(spec: &FederatedEtcdSpec) -> Result<Spec, Vec<SpecError>> {
         etcd,
         allow_single_voter,
         bootstrap,
+        adopt,
         exception,
     } = spec;
     let spec = Spec {
@@ -114,6 +116,7 @@ pub fn spec_from_cr(spec: &FederatedEtcdSpec) -> Result<Spec, Vec<SpecError>> {
                 skip_clusters: errors.list("spec.bootstrap.skipClusters", skip_clusters.as_ref()),
             }
         }),
+        adopt: adopt.as_ref().and_then(|section| adopt_of(section, &mut errors)),
         exception: exception.as_ref().and_then(|section| exception_of(section, &mut errors)),
     };
     if errors.0.is_empty() { Ok(spec) } else { Err(errors.0) }
@@ -126,6 +129,14 @@ fn cluster(i: usize, cluster: &Cluster, errors: &mut Errors) -> Option<ClusterSp
     let lost_members = errors.list::<MemberId>(&format!("{path}.lostMembers"), lost_members.as_ref());
     let name = errors.parse(format!("{path}.name"), name)?;
     Some(ClusterSpec { name, members: *members, zones, preferred: *preferred, lost_members })
+}
+
+fn adopt_of(section: &AdoptSection, errors: &mut Errors) -> Option<AdoptSpec> {
+    let AdoptSection { cluster, cluster_id, endpoints, peer_ca } = section;
+    let cluster = errors.parse("spec.adopt.cluster", cluster);
+    let cluster_id = errors.parse("spec.adopt.clusterId", cluster_id);
+    let (endpoints, peer_ca) = (endpoints.clone(), peer_ca.clone());
+    Some(AdoptSpec { cluster: cluster?, cluster_id: cluster_id?, endpoints, peer_ca })
 }
 
 fn exception_of(section: &OverrideSection, errors: &mut Errors) -> Option<Override> {

@@ -80,6 +80,10 @@ pub struct FederatedEtcdSpec {
     /// The first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<BootstrapSection>,
+    /// An etcd that quorate did not create: it becomes this federation, and its members leave one by one. Absent: an
+    /// etcd is born. Once no foreign member is left it can be removed. `quorate adopt` writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopt: Option<AdoptSection>,
     /// One exception from one rule for one operation, decided by a person; it acts without activation and is used once.
     /// `quorate plan` prints the lines to paste.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
@@ -157,6 +161,28 @@ pub struct BootstrapSection {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "set"))]
     pub skip_clusters: Option<Vec<String>>,
+}
+
+/// An etcd that quorate did not create.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdoptSection {
+    /// The cluster (site) whose agent reaches the foreign members and speaks for them.
+    #[schemars(length(max = 63))]
+    pub cluster: String,
+    /// The id of the foreign etcd cluster (hexadecimal, in quotes): an endpoint that leads to another one changes nothing.
+    #[schemars(length(max = 16), extend("x-kubernetes-validations" = rules::cluster_id()))]
+    pub cluster_id: String,
+    /// Client URLs of the foreign members, one for each: `https://host:port`.
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "set", "x-kubernetes-validations" = rules::endpoints())
+    )]
+    pub endpoints: Vec<String>,
+    /// PEM of the roots that vouch for the peer ports of the foreign members. Certificates only, never a key.
+    #[serde(rename = "peerCA")]
+    #[schemars(length(max = 65536), extend("x-kubernetes-validations" = rules::peer_ca()))]
+    pub peer_ca: String,
 }
 
 /// A human exception: only I3, I13 and I17 can be overridden, for one operation.

@@ -36,6 +36,40 @@ pub(super) fn member_ids() -> Value {
     }])
 }
 
+/// The id of a foreign etcd cluster.
+pub(super) fn cluster_id() -> Value {
+    json!([rule(
+        "self.matches('^[0-9a-fA-F]{1,16}$')",
+        "'\"' + self + '\" is not a hexadecimal id of at most 16 digits'",
+    )])
+}
+
+/// Client URLs of a foreign etcd.
+pub(super) fn endpoints() -> Value {
+    let form = "matches('^https://.+:[0-9]{1,5}$')";
+    json!([
+        {"rule": "size(self) > 0", "message": "must name a client URL of each foreign member"},
+        rule(
+            &format!("self.all(e, e.{form})"),
+            &format!("'\"' + self.filter(e, !e.{form})[0] + '\" must have the form https://host:port'"),
+        ),
+    ])
+}
+
+/// The roots of a foreign etcd's peers.
+pub(super) fn peer_ca() -> Value {
+    json!([
+        {
+            "rule": "!self.contains('PRIVATE KEY')",
+            "message": "holds a private key; it must hold certificates only",
+        },
+        {
+            "rule": "self.contains('-----BEGIN CERTIFICATE-----')",
+            "message": "must hold the root of the foreign peers as PEM",
+        },
+    ])
+}
+
 /// etcd's version.
 pub(super) fn version() -> Value {
     json!([rule(
@@ -114,6 +148,17 @@ pub(super) fn spec() -> Value {
             &format!(
                 "{skipped}.filter(s, !self.clusters.exists(c, c.name == s))[0] + ' is not one of spec.clusters'"
             ),
+        ),
+        rule(
+            "!has(self.adopt) || self.clusters.exists(c, c.name == self.adopt.cluster)",
+            "self.adopt.cluster + ' is not one of spec.clusters'",
+        ),
+        rule(
+            &format!(
+                "!has(self.adopt) || !has(self.bootstrap) || !has({skipped}) || \
+                 !{skipped}.exists(s, s == self.adopt.cluster)"
+            ),
+            "self.adopt.cluster + ' speaks for the foreign members; it cannot be skipped'",
         ),
     ])
 }

@@ -143,6 +143,7 @@ pub struct Arithmetic {
 /// etcd's timers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_field_names, reason = "the unit is part of a name that people write")]
 pub struct Timing {
     /// Heartbeat interval in milliseconds.
     #[schemars(extend("format" = "int32"))]

@@ -21,6 +21,7 @@ fn full() -> Value {
         "etcd": {"quotaBytes": 1, "heartbeatMs": 100, "electionMs": 1000},
         "allowSingleVoter": false,
         "bootstrap": {"skipClusters": ["west"]},
+        "adopt": {"cluster": "east", "clusterId": "c1", "endpoints": ["https://old:2379"], "peerCA": "pem"},
         "override": {"rule": "I3", "operation": "x", "by": "y"},
     })
 }
@@ -137,6 +138,11 @@ fn cel_and_core_use_the_same_words() {
         " voters sits in one of them; ",
         "add a third cluster with one voter",
         " is not one of spec.clusters",
+        " speaks for the foreign members; it cannot be skipped",
+        "must name a client URL of each foreign member",
+        " must have the form https://host:port",
+        "holds a private key; it must hold certificates only",
+        "must hold the root of the foreign peers as PEM",
     ] {
         assert!(rules.contains(words), "CEL does not say {words:?}");
         assert!(core.contains(words), "core does not say {words:?}");

@@ -38,6 +38,7 @@ Examples:
   $ quorate apply -f main.yaml --dry-run -o json | jq '.[].plan'
 
 Exit codes: 3 if a rule refuses what the file asks for, 5 if it was not done in time; see `quorate --help` for the others.")]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch")]
 pub(super) struct Args {
     /// YAML with FederatedEtcd objects; - for stdin
     #[arg(short, long, value_name = "FILE")]
@@ -134,7 +135,7 @@ async fn previews(client: &Client, file: &str) -> Result<Vec<Preview>, Failure> 
         let report = client.view(key.namespace.as_str(), key.name.as_str()).await?;
         let place = Place::find(&site, report.as_ref(), &key)?;
         let text = document(&text, &key).unwrap_or_else(|| text.clone());
-        previews.push(Preview::new(&site, report, manifest, text, place));
+        previews.push(Preview::new(&site, report.as_ref(), manifest, text, place));
     }
     if previews.is_empty() {
         return Err(Failure::message(Exit::Usage, format!("{file}: no FederatedEtcd in it")));

@@ -1,5 +1,6 @@
 //! The subcommands: one file each. Nothing is decided here; agents and members decide.
 
+mod adopt;
 mod agent;
 mod apply;
 mod bundle;
@@ -49,6 +50,7 @@ enum Sub {
     SupportBundle(bundle::Args),
     Validate(validate::Args),
     Mesh(mesh::Args),
+    Adopt(adopt::Args),
     Agent(agent::Args),
     Member(member::Args),
     /// See all of it on this machine: three sites with a real etcd, and what happens when parts are lost.
@@ -100,6 +102,7 @@ fn run(command: Sub) -> Outcome {
         Sub::Explain(args) => explain::run(&args),
         Sub::Validate(args) => validate::run(&args),
         Sub::Mesh(args) => wait(mesh::run(args)),
+        Sub::Adopt(args) => wait(adopt::run(args)),
         Sub::Agent(args) => agent::run(&args),
         Sub::Member(args) => member::run(&args),
         Sub::Demo(args) => Ok(runtime(true)?.block_on(demo::run(args))?),

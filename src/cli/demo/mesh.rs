@@ -343,15 +343,24 @@ impl Mesh {
         Ok(())
     }
 
+    /// A command of this run that is none of ours and sees the names of the members as `site` does; `name` tells its processes
+    /// from all others.
+    pub fn stranger(&self, name: &str, site: &Site, network: Option<&Path>, program: &Path) -> Command {
+        self.namespace.command(&self.run, name, network, &site.hosts(), program)
+    }
+
     /// Waits until the agent of a site answers on its socket.
     pub async fn up(&self, site: &Site, patience: Duration) -> Result<()> {
         let clock = Clock::start();
+        let mut missed = 0;
         loop {
             let Err(error) = socket::get(&site.socket(), "/v1/federations").await else { return Ok(()) };
             // A shell may still be on its way to becoming the agent.
             let runs =
                 [Kind::Agent, Kind::Other].iter().any(|kind| !self.run.of(&site.name, *kind).is_empty());
-            if !runs && clock.elapsed() > Duration::from_secs(1) {
+            // Nor does a process that is just becoming another program say whose it is.
+            missed = if runs { 0 } else { missed + 1 };
+            if missed > 5 && clock.elapsed() > Duration::from_secs(1) {
                 bail!("the agent of {} ended; its log:\n{}", site.name, site.log_tail(15));
             }
             if clock.elapsed() > patience {

@@ -23,6 +23,10 @@ pub struct Distance {
     pub least_us: u32,
 }
 
+/// A round trip that takes more than twice the shortest one and this tells of a machine that pauses, not of a way: voters are
+/// not restarted with other timers for it.
+const PAUSES_US: u32 = 20_000;
+
 /// The round-trip times of one link over the last minute, and what others are told of them.
 #[derive(Debug, Clone, Default)]
 pub struct Window {
@@ -95,7 +99,12 @@ pub fn worst<'a>(
     for (i, a) in sites.iter().enumerate() {
         for b in sites.iter().skip(i + 1) {
             match between(a, b, observation) {
-                Some(rtt_us) => worst.rtt_us = worst.rtt_us.max(rtt_us),
+                Some(rtt_us) => {
+                    let least_us = least_between(a, b, observation);
+                    let likely_us =
+                        least_us.map_or(u32::MAX, |us| us.saturating_mul(2).saturating_add(PAUSES_US));
+                    worst.rtt_us = worst.rtt_us.max(rtt_us.min(likely_us));
+                }
                 None => {
                     worst.unknown.get_or_insert_with(|| (a.clone(), b.clone()));
                 }
@@ -120,11 +129,11 @@ pub fn between<'a>(
         let (from, to) = (from?, to?);
         to.members.iter().filter_map(|m| row(from, m.member?)).max()
     };
-    let probes = probed(here, there).max(probed(there, here));
+    let by_members = probed(here, there).max(probed(there, here));
     let linked = |from: Option<&SiteObservation>, to: &SiteName| {
         from?.peers.iter().find(|peer| peer.site == *to).map(|peer| peer.rtt_us)
     };
-    probes.or_else(|| linked(here, b).max(linked(there, a)))
+    by_members.or_else(|| linked(here, b).max(linked(there, a)))
 }
 
 /// The shortest round trip between two sites in the last minute, microseconds, by whatever measured it: a machine that
@@ -172,7 +181,7 @@ mod tests {
         window.add(800, 1_050);
         assert_eq!(window.proven(800), Some(Distance { rtt_us: 1_100, least_us: 900 }));
         for at in 5..60 {
-            window.add(at * 200, 1_050 + (at as u32 % 7) * 40);
+            window.add(at * 200, 1_050 + u32::try_from(at % 7).unwrap() * 40);
             assert_eq!(window.told().map(|d| d.rtt_us), Some(1_100), "at {at}");
         }
         assert_eq!(window.proven(80_000), None, "nothing is proven by old samples");
@@ -207,11 +216,20 @@ mod tests {
         let find = |name: &SiteName| all.iter().find(|o| o.site == *name);
         assert_eq!(between(&site("a"), &site("b"), find), Some(12_000));
         assert_eq!(between(&site("b"), &site("c"), find), None);
-        assert_eq!(least_between(&site("b"), &site("a"), find), Some(5_000), "the shortest of both directions");
+        assert_eq!(
+            least_between(&site("b"), &site("a"), find),
+            Some(5_000),
+            "the shortest of both directions"
+        );
         assert_eq!(least_between(&site("b"), &site("c"), find), None);
         let sites = [site("a"), site("b"), site("c")];
         let found = worst(&sites, find);
         assert_eq!(found, Worst { rtt_us: 80_000, unknown: Some((site("b"), site("c"))) });
         assert_eq!(worst(&sites[..1], find), Worst { rtt_us: 0, unknown: None });
+        let pausing = PeerLink { site: site("b"), rtt_us: 600_000, least_us: 1_500 };
+        let paused = said("a", vec![pausing]);
+        let two = [paused, said("b", vec![])];
+        let find = |name: &SiteName| two.iter().find(|o| o.site == *name);
+        assert_eq!(worst(&sites[..2], find).rtt_us, 23_000, "a busy machine is not a far one");
     }
 }

@@ -44,6 +44,7 @@ pub(super) fn of(spec: &Spec) -> Result<Layout, Vec<SpecError>> {
     timers(spec, &mut errors);
     version(spec, &mut errors);
     overrides(spec, &mut errors);
+    adopt(spec, &mut errors);
     let shares = shares(spec, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
@@ -140,6 +141,37 @@ fn overrides(spec: &Spec, errors: &mut Vec<SpecError>) {
     }
     if exception.operation.is_empty() || exception.by.is_empty() {
         errors.push(error("spec.override", "operation and by must be given"));
+    }
+}
+
+/// What can be said of a foreign etcd without asking it.
+fn adopt(spec: &Spec, errors: &mut Vec<SpecError>) {
+    let Some(adopt) = &spec.adopt else { return };
+    if !spec.has_site(&adopt.cluster) {
+        errors.push(error("spec.adopt.cluster", format!("{:?} is not one of spec.clusters", adopt.cluster)));
+    }
+    if spec.skipped().contains(&adopt.cluster) {
+        let message = format!("{:?} speaks for the foreign members; it cannot be skipped", adopt.cluster);
+        errors.push(error("spec.bootstrap.skipClusters", message));
+    }
+    if adopt.endpoints.is_empty() {
+        errors.push(error("spec.adopt.endpoints", "must name a client URL of each foreign member"));
+    }
+    for (i, endpoint) in adopt.endpoints.iter().enumerate() {
+        let path = format!("spec.adopt.endpoints[{i}]");
+        let authority = endpoint.strip_prefix("https://").and_then(|rest| rest.rsplit_once(':'));
+        let good = authority.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        if !good {
+            errors.push(error(path.as_str(), format!("{endpoint:?} must have the form https://host:port")));
+        }
+        if adopt.endpoints.iter().take(i).any(|other| other == endpoint) {
+            errors.push(error(path, format!("{endpoint:?} is named twice")));
+        }
+    }
+    if adopt.peer_ca.contains("PRIVATE KEY") {
+        errors.push(error("spec.adopt.peerCA", "holds a private key; it must hold certificates only"));
+    } else if !adopt.peer_ca.contains("-----BEGIN CERTIFICATE-----") {
+        errors.push(error("spec.adopt.peerCA", "must hold the root of the foreign peers as PEM"));
     }
 }
 
@@ -314,6 +346,31 @@ mod tests {
         );
         let rule = json!({"rule": "I2", "operation": "x", "by": "y"});
         assert!(refusal(json!({"clusters": abc, "override": rule})).contains("I2 cannot be overridden"));
+    }
+
+    #[test]
+    fn a_foreign_etcd_is_declared_by_one_of_the_sites() {
+        use serde_json::json;
+        let ca = "-----BEGIN CERTIFICATE-----";
+        let with = |adopt: serde_json::Value| {
+            let clusters = json!([{"name": "a"}, {"name": "b"}, {"name": "c"}]);
+            json!({"clusters": clusters, "bootstrap": {"skipClusters": ["b"]}, "adopt": adopt})
+        };
+        let one = |cluster: &str, endpoints: &[&str], ca: &str| {
+            with(json!({"cluster": cluster, "clusterId": "c1", "endpoints": endpoints, "peerCA": ca}))
+        };
+        assert_eq!(shape(one("a", &["https://[fd00::1]:2379", "https://old:2379"], ca)).len(), 3);
+        assert!(refusal(one("d", &["https://h:1"], ca)).contains("spec.adopt.cluster: d is not one of"));
+        assert!(refusal(one("b", &["https://h:1"], ca)).contains("cannot be skipped"));
+        assert!(refusal(one("a", &[], ca)).contains("each foreign member"));
+        for bad in ["http://h:2379", "https://h", "https://:2379", "https://h:x"] {
+            assert!(refusal(one("a", &[bad], ca)).contains("https://host:port"), "{bad}");
+        }
+        assert!(refusal(one("a", &["https://h:1", "https://h:1"], ca)).contains("named twice"));
+        assert!(refusal(one("a", &["https://h:1"], "ca.crt")).contains("as PEM"));
+        assert!(
+            refusal(one("a", &["https://h:1"], "-----BEGIN EC PRIVATE KEY-----")).contains("private key")
+        );
     }
 
     #[test]

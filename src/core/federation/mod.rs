@@ -4,6 +4,7 @@ pub mod distance;
 pub mod layout;
 pub mod member;
 pub mod observed;
+pub mod seating;
 pub mod spec;
 pub mod track;
 pub mod view;

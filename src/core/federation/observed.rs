@@ -344,6 +344,7 @@ pub struct Seeded {
 }
 
 /// Everything that one agent tells the others about one federation.
+#[expect(clippy::struct_excessive_bools, reason = "facts that a site tells, independent of each other")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteObservation {
     /// The site that speaks.
@@ -380,6 +381,9 @@ pub struct SiteObservation {
     /// What it has seen of the other sites.
     #[serde(default)]
     pub seen: Vec<Seen>,
+    /// Why the site does not offer its slots yet, if there is something to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_up: Option<Reason>,
     /// It moved leadership to this member, away from this term: the change that follows is planned (rule I13).
     #[serde(default)]
     pub moved: Option<(MemberId, Term)>,
@@ -416,6 +420,7 @@ impl SiteObservation {
             maintenance: false,
             has_data: false,
             seen: Vec::new(),
+            held_up: None,
             moved: None,
             hindered: Vec::new(),
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::federation::layout::{self, Layout};
-use crate::id::{Digest, FederationKey, MemberId, SiteName, ZoneName};
+use crate::id::{ClusterId, Digest, FederationKey, MemberId, SiteName, ZoneName};
 use crate::reason::Rule;
 
 /// The spec without the parts that only concern one site. Defaults are applied by [`Spec::layout`], never stored:
@@ -31,6 +31,9 @@ pub struct Spec {
     /// The first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<BootstrapSpec>,
+    /// An etcd that quorate did not create and that becomes this federation; absent = one is born.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopt: Option<AdoptSpec>,
     /// One exception for one operation; acts from the CR without activation.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     pub exception: Option<Override>,
@@ -91,6 +94,21 @@ pub struct BootstrapSpec {
     pub skip_clusters: Option<Vec<SiteName>>,
 }
 
+/// An etcd that quorate did not create (safety.md 4, a member without an agent of ours).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AdoptSpec {
+    /// The site that declares the endpoints: its agent speaks for the foreign members.
+    pub cluster: SiteName,
+    /// The one etcd cluster that is meant, so that an endpoint that leads elsewhere changes nothing.
+    pub cluster_id: ClusterId,
+    /// Client URLs, one for each foreign member; reached from the declaring site only.
+    pub endpoints: Vec<String>,
+    /// PEM of the roots that vouch for the foreign members' peer ports; all sites believe them as long as this stands.
+    #[serde(rename = "peerCA")]
+    pub peer_ca: String,
+}
+
 /// A human exception: only I3, I13 and I17 can be overridden, for one operation (safety.md 3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -147,6 +165,9 @@ impl Spec {
         if let Some(skip) = spec.bootstrap.as_mut().and_then(|b| b.skip_clusters.as_mut()) {
             skip.sort();
         }
+        if let Some(adopt) = &mut spec.adopt {
+            adopt.endpoints.sort();
+        }
         spec
     }
 
@@ -163,6 +184,11 @@ impl Spec {
     /// Sites that the spec excuses from the bootstrap vote.
     pub fn skipped(&self) -> &[SiteName] {
         self.bootstrap.as_ref().and_then(|b| b.skip_clusters.as_deref()).unwrap_or_default()
+    }
+
+    /// The site that speaks for members which quorate did not create.
+    pub fn adopts(&self) -> Option<&SiteName> {
+        self.adopt.as_ref().map(|adopt| &adopt.cluster)
     }
 
     /// Member ids that a person declared lost.

@@ -26,6 +26,8 @@ struct Told {
     observation: Arc<SiteObservation>,
     /// Own clock, at which the sample was true.
     true_at: u64,
+    /// Own clock, at which its agent spoke last. One whose etcd stands still has old samples and speaks all the same.
+    heard_at: u64,
 }
 
 struct Learner {
@@ -79,6 +81,8 @@ pub struct Tracker {
     freed: Vec<(PeerUrl, u64)>,
     backing_off: Vec<(Slot, u64)>,
     removed: Arc<BTreeSet<MemberId>>,
+    /// The site that speaks for foreign members.
+    adopts: Option<SiteName>,
     started_at: u64,
 }
 
@@ -120,6 +124,7 @@ impl Tracker {
             freed: Vec::new(),
             backing_off: Vec::new(),
             removed: Arc::default(),
+            adopts: None,
             started_at: now,
         }
     }
@@ -148,13 +153,14 @@ impl Tracker {
             self.leader_down |= observation.members.iter().any(down);
         }
         self.note_leader(&observation, now);
-        self.sites.insert(observation.site.clone(), Told { observation, true_at });
+        self.sites.insert(observation.site.clone(), Told { observation, true_at, heard_at: now });
     }
 
     /// The last observation of a site is still true.
     pub fn renew(&mut self, site: &SiteName, age_ms: u64, now: u64) {
         if let Some(told) = self.sites.get_mut(site) {
             told.true_at = told.true_at.max(now.saturating_sub(age_ms));
+            told.heard_at = now;
         }
     }
 
@@ -289,7 +295,7 @@ impl Tracker {
         };
         // The site fell silent, or its supervisor says that etcd is not running. One that runs and does not answer stands
         // still, for want of a disk or a processor: that is just what the rule is about (S45).
-        let silent = now.saturating_sub(told.true_at) >= 2_500;
+        let silent = now.saturating_sub(told.heard_at) >= 2_500;
         let running =
             told.observation.members.iter().any(|m| m.member == Some(old) && m.process == Process::Running);
         silent || !running
@@ -298,6 +304,7 @@ impl Tracker {
     /// Merges everything into the view.
     pub fn view(&mut self, frame: Frame<'_>) -> View {
         let now = frame.now;
+        self.adopts = frame.wish.and_then(|wish| wish.adopts.clone());
         let claim = self.newest_claim(frame);
         let (list, own_leads) = match &claim {
             Some((told, claim)) => (Some(claim.list.clone()), told.site == self.me),
@@ -437,12 +444,12 @@ impl Tracker {
     }
 
     /// What the agent of the site that hosts a member says of it. Only that agent may speak for it: the site follows
-    /// from the peer URL. A foreign member, whose URL tells no site, belongs to whoever declares it.
+    /// from the peer URL. A foreign member, whose URL tells no site, belongs to the site that the spec lets declare it.
     fn owner(&self, id: MemberId, url: &PeerUrl) -> Option<(&Told, &LocalMember)> {
         let its = |told: &'_ Told| told.observation.members.iter().position(|m| m.member == Some(id));
         let told = match url.slot(&self.federation.name) {
             Some((site, _)) => self.sites.get(&site)?,
-            None => self.sites.values().find(|told| its(told).is_some())?,
+            None => self.sites.get(self.adopts.as_ref()?)?,
         };
         Some((told, told.observation.members.get(its(told)?)?))
     }
@@ -475,8 +482,8 @@ impl Tracker {
         lag: Option<u64>,
         frame: Frame<'_>,
     ) -> Life {
-        // An attestation is durable, so it holds however old it is.
-        if local.is_some_and(|m| m.state == IncarnationState::Lost) {
+        // An attestation is durable, so it holds however old it is. Nobody can attest for a foreign member (safety.md 4).
+        if local.is_some_and(|m| m.state == IncarnationState::Lost && !m.slot.is_external()) {
             return Life::DeadAttested;
         }
         match Self::seen_alive(fresh, claim, linked_ms, lag, frame.cluster) {
@@ -520,7 +527,9 @@ impl Tracker {
         if let Some(local) = local {
             return Some(local.slot.clone());
         }
-        let (site, ordinal) = listed.peer_url.slot(&self.federation.name)?;
+        let Some((site, ordinal)) = listed.peer_url.slot(&self.federation.name) else {
+            return self.adopts.as_ref().map(|site| Slot::external(site, listed.id));
+        };
         let wished = wish.and_then(|w| w.slots.iter().find(|s| s.site == site && s.ordinal == ordinal));
         Some(wished.cloned().unwrap_or_else(|| Slot { site, ordinal, zone: default_zone() }))
     }

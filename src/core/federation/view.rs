@@ -47,7 +47,7 @@ pub struct MemberView {
     pub id: MemberId,
     /// Its peer URL.
     pub peer_url: PeerUrl,
-    /// Its slot; none for a foreign member.
+    /// Its slot; none for a foreign member that no site declares.
     pub slot: Option<Slot>,
     /// Listed as a learner.
     pub learner: bool,
@@ -84,7 +84,12 @@ pub struct MemberView {
 }
 
 impl MemberView {
-    /// The site that hosts it.
+    /// Quorate did not create it, and has no agent beside it.
+    pub fn external(&self) -> bool {
+        self.slot.as_ref().is_none_or(Slot::is_external)
+    }
+
+    /// The site that hosts it, or speaks for it.
     pub fn site(&self) -> Option<&SiteName> {
         self.slot.as_ref().map(|slot| &slot.site)
     }
@@ -140,6 +145,8 @@ pub struct Wish {
     pub lost_members: Vec<MemberId>,
     /// The exception, from the own CR.
     pub exception: Option<Override>,
+    /// The site that speaks for members which quorate did not create.
+    pub adopts: Option<SiteName>,
     /// Largest age of the newest verified backup, seconds; none = rule I17 is off.
     pub max_backup_age_s: Option<u64>,
     /// A spec that waits for its activation.
@@ -148,6 +155,9 @@ pub struct Wish {
     pub retimed: Option<Pending>,
     /// Peer URLs that sites want to change: (member, new URL, proven good from every voter).
     pub url_changes: Vec<(MemberId, PeerUrl, bool)>,
+    /// The voter that would have led better for long enough (networking.md 7); see [`crate::membership::placement`].
+    #[serde(default)]
+    pub leader: Option<MemberId>,
     /// Operation deadline, ms (rule I14).
     pub deadline_ms: u64,
     /// What every etcd is to be started with.
@@ -171,6 +181,10 @@ pub struct Pending {
     pub lost_sites: Vec<SiteName>,
     /// etcd's timers that become effective with it.
     pub timing: Option<Timing>,
+    /// The site that it lets speak for members which quorate did not create.
+    pub adopts: Option<SiteName>,
+    /// It adopts another etcd cluster than the one that this federation is.
+    pub other_cluster: bool,
 }
 
 /// Everything the planner looks at. Ages instead of times, so that it needs no clock.

@@ -356,11 +356,13 @@ fn planned_moves_of_others_do_not_freeze_and_starved_leaders_do() {
         starved.hear(obs("east", 1, Some(1), None), 0, 1_000);
         let mut silent = (*obs("east", 1, None, None)).clone();
         (silent.members[0].status, silent.members[0].process) = (None, process.clone());
+        // Its agent waits for an answer of etcd and speaks meanwhile: what it says gets old.
         starved.hear(Arc::new(silent), 0, 2_000);
-        starved.hear(obs("west", 2, Some(2), None), 0, 2_500);
+        starved.renew(&site("east"), 2_900, 4_900);
+        starved.hear(obs("west", 2, Some(2), None), 0, 5_000);
         let none = std::collections::BTreeSet::new();
         let v = starved.view(Frame {
-            now: 2_600,
+            now: 5_100,
             cluster: None,
             removed: &none,
             wish: None,

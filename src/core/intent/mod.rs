@@ -142,6 +142,8 @@ pub enum OperationKind {
     Activate,
     /// A peer URL changes.
     ChangeUrl,
+    /// Leadership goes to the voter that is nearest to a majority.
+    PlaceLeader,
     /// A backup is taken because a step needs one.
     Backup,
     /// A voter is restarted with other settings.

@@ -38,9 +38,16 @@ impl Record {
         let effective = self.effective.as_ref()?;
         let retired = match self.retired {
             Some(generation) if generation > effective.generation => Some(generation),
-            _ => (!effective.spec.has_site(me)).then_some(effective.generation),
+            _ if effective.spec.has_site(me) || !self.had_a_part(me) => None,
+            _ => Some(effective.generation),
         };
         (retired != self.retired).then(|| Self { retired, ..self.clone() })
+    }
+
+    /// A site that is about to come learns the effective spec before there is one that names it: nobody can be taken out
+    /// before he was in.
+    fn had_a_part(&self, me: &SiteName) -> bool {
+        self.retired.is_some() || self.former.contains(me) || !self.incarnations.is_empty()
     }
 
     /// What a site is told, if it had a part once and the effective spec does not name it.
@@ -111,21 +118,19 @@ impl Parts<'_> {
     pub fn sites(self) -> Vec<SiteName> {
         let Self { me, record, own, hosts } = self;
         let mut sites: Vec<SiteName> = Vec::new();
-        if record.departed() {
-            // Whoever left speaks again when its own CR says that it is to come back.
-            sites.extend(own.filter(|spec| spec.has_site(me)).iter().flat_map(|spec| spec.sites().cloned()));
-            sites.sort();
+        // Whoever left speaks again when its own CR says that it is to come back; to those too whom it does not name, since
+        // everything may be about to move.
+        if record.departed() && !own.is_some_and(|spec| spec.has_site(me)) {
             return sites;
         }
         let held = record.intent.as_ref();
         let open = held.filter(|held| held.open());
         let effective = record.effective.as_ref().map(|e| &e.spec);
-        match effective {
-            Some(spec) => sites.extend(spec.sites().cloned()),
-            None => {
-                sites.extend(record.vote.iter().flat_map(|ballot| ballot.spec.sites().cloned()));
-                sites.extend(record.seeds.iter().cloned());
-            }
+        if let Some(spec) = effective {
+            sites.extend(spec.sites().cloned());
+        } else {
+            sites.extend(record.vote.iter().flat_map(|ballot| ballot.spec.sites().cloned()));
+            sites.extend(record.seeds.iter().cloned());
         }
         sites.extend(own.iter().flat_map(|spec| spec.sites().cloned()));
         let pending = open.and_then(|held| held.intent.spec.as_ref());
@@ -220,6 +225,19 @@ mod tests {
     }
 
     #[test]
+    fn a_site_that_is_about_to_come_is_not_taken_out() {
+        let south = record(1, &["east", "west"]);
+        assert_eq!(south.standing(&site("south")), None, "it hears of a spec from before its time");
+        let own = spec(&["middle", "south"]);
+        let parts = Parts { me: &site("south"), record: &south, own: Some(&own), hosts: None }.sites();
+        assert_eq!(
+            parts,
+            sites(&["east", "middle", "south", "west"]),
+            "it speaks to those that have the members"
+        );
+    }
+
+    #[test]
     fn who_was_away_is_told_and_an_old_word_does_not_hold() {
         let west = site("west");
         let away = record(1, &["east", "north", "west"]);
@@ -301,6 +319,11 @@ mod tests {
         let parts = |own: Option<&Spec>| Parts { me: &me, record: &record, own, hosts: None }.sites();
         assert_eq!(parts(None), []);
         assert_eq!(parts(Some(&spec(&["east", "north", "south"]))), []);
-        assert_eq!(parts(Some(&spec(&["east", "north", "west"]))), sites(&["east", "north", "west"]));
+        let all = sites(&["east", "north", "south", "west"]);
+        assert_eq!(parts(Some(&spec(&["east", "north", "west"]))), all);
+        assert_eq!(
+            parts(Some(&spec(&["middle", "west"]))),
+            sites(&["east", "middle", "north", "south", "west"])
+        );
     }
 }

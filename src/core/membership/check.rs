@@ -116,9 +116,16 @@ pub fn verify(
     }
 }
 
-/// What a site says of a member that it may speak for: its slot is there and its URL is the listed one.
-fn spoken_for<'a>(site: &'a SiteObservation, member: &ListedMember) -> Option<&'a LocalMember> {
-    let own = |m: &&LocalMember| m.member == Some(member.id) && m.slot.site == site.site;
+/// What a site says of a member that it may speak for: its slot is there and its URL is the listed one. For a member that
+/// quorate did not create only the site that the spec names may speak.
+fn spoken_for<'a>(
+    site: &'a SiteObservation,
+    member: &ListedMember,
+    adopts: Option<&SiteName>,
+) -> Option<&'a LocalMember> {
+    let may =
+        |m: &LocalMember| m.slot.site == site.site && (!m.slot.is_external() || adopts == Some(&site.site));
+    let own = |m: &&LocalMember| m.member == Some(member.id) && may(m);
     site.members.iter().find(own).filter(|m| m.peer_url == member.peer_url)
 }
 
@@ -138,7 +145,8 @@ impl Facts<'_> {
 
     fn alive(&self, member: &ListedMember) -> bool {
         let seen = self.fresh().any(|site| {
-            let Some(status) = spoken_for(site, member).and_then(|m| m.status.as_ref()) else { return false };
+            let spoken = spoken_for(site, member, self.wish.adopts.as_ref());
+            let Some(status) = spoken.and_then(|m| m.status.as_ref()) else { return false };
             let mut leaders =
                 self.fresh().filter(|o| o.leader.as_ref().is_some_and(|c| c.term == self.claim.term));
             let sees =
@@ -155,8 +163,9 @@ impl Facts<'_> {
     }
 
     fn attested(&self, member: &ListedMember) -> bool {
-        let mut all = self.raw.iter().filter_map(|(_, heard)| spoken_for(&heard.observation, member));
-        all.any(|m| m.state == IncarnationState::Lost)
+        let adopts = self.wish.adopts.as_ref();
+        let mut all = self.raw.iter().filter_map(|(_, heard)| spoken_for(&heard.observation, member, adopts));
+        all.any(|m| m.state == IncarnationState::Lost && !m.slot.is_external())
     }
 
     fn dead(&self, member: &ListedMember) -> bool {

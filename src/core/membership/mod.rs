@@ -5,6 +5,7 @@ pub mod agreement;
 pub mod check;
 pub mod disruption;
 pub mod loss;
+pub mod placement;
 pub mod plan;
 pub mod preview;
 pub mod quorum;

@@ -131,6 +131,8 @@ const fn passes(code: Code) -> bool {
             | Code::LearnerTooOld
             | Code::CertificateExpiring
             | Code::TooFar
+            | Code::AdoptOtherCluster
+            | Code::AdoptUnfinished
     )
 }
 
@@ -159,6 +161,13 @@ fn activation(view: &View, wish: &Wish) -> Option<Decision> {
 }
 
 fn activate(view: &View, wish: &Wish, pending: &Pending) -> Decision {
+    if pending.other_cluster {
+        return Decision::Refuse(Reason::new(Code::AdoptOtherCluster).maybe_site(pending.adopts.as_ref()));
+    }
+    // Without its site nobody could speak for a foreign member: it would stay listed, unknown for ever.
+    if let (None, Some(m)) = (&pending.adopts, view.members.iter().find(|m| m.external())) {
+        return Decision::Refuse(Reason::new(Code::AdoptUnfinished).member(m.id).maybe_site(m.site()));
+    }
     let holds = |site: &SiteName| view.heard(site).is_some_and(|o| o.spec == Some(pending.digest));
     let voters = view.voters().count();
     let held = view.voters().filter(|m| m.site().is_some_and(holds)).count();
@@ -236,7 +245,14 @@ fn goal(view: &View, wish: &Wish) -> Goal {
         let operation = Operation { kind: OperationKind::Restart, source: view.leader, new: Some(to.id) };
         return Goal::Step(StepKind::MoveLeader { to: to.id }, operation);
     }
-    Goal::Reached
+    match wish.leader.filter(|to| view.leader != Some(*to)) {
+        Some(to) => {
+            let operation =
+                Operation { kind: OperationKind::PlaceLeader, source: view.leader, new: Some(to) };
+            Goal::Step(StepKind::MoveLeader { to }, operation)
+        }
+        None => Goal::Reached,
+    }
 }
 
 /// Whether the last step was one of a replacement.
@@ -363,7 +379,8 @@ fn fill(view: &View, wish: &Wish, n: usize, extra: Option<&MemberView>) -> Goal 
     let Some(slot) = best else { return Goal::Reached };
     let Some(offer) = offer(view, slot) else {
         let not_ready = || Reason::new(Code::SlotNotReady).site(&slot.site);
-        return Goal::Wait(view.hindrance(slot).cloned().unwrap_or_else(not_ready));
+        let held_up = || view.heard(&slot.site).and_then(|o| o.held_up.clone());
+        return Goal::Wait(view.hindrance(slot).cloned().or_else(held_up).unwrap_or_else(not_ready));
     };
     if let Some((_, ms)) = resting(slot) {
         return Goal::Wait(Reason::new(Code::TooSoon).site(&slot.site).numbers(0, *ms));
@@ -523,13 +540,11 @@ fn assume(model: &mut View, wish: &Wish, reason: &Reason) -> bool {
 /// What a site that will do its part says; none for one that has fallen silent.
 fn willing<'a>(model: &'a mut View, name: &SiteName) -> Option<&'a mut SiteObservation> {
     use std::sync::Arc;
-    let at = match model.sites.iter().position(|site| site.name == *name) {
-        Some(at) => at,
-        None => {
-            model.sites.push(SiteView { name: name.clone(), age_ms: None, observation: None });
-            model.sites.len() - 1
-        }
-    };
+    let known = model.sites.iter().position(|site| site.name == *name);
+    let at = known.unwrap_or_else(|| {
+        model.sites.push(SiteView { name: name.clone(), age_ms: None, observation: None });
+        model.sites.len() - 1
+    });
     let site = model.sites.get_mut(at)?;
     if site.age_ms.is_some() && !site.heard() {
         return None;
@@ -644,7 +659,11 @@ fn apply(model: &mut View, wish: &mut Wish, step: &Step) {
             }
             wish.url_changes.retain(|(id, _, _)| id != member);
         }
-        StepKind::MoveLeader { to } => model.leader = Some(*to),
+        StepKind::MoveLeader { to } => {
+            model.leader = Some(*to);
+            // Where it belongs is measured anew by whoever leads then.
+            wish.leader = None;
+        }
         StepKind::ActivateSpec { generation, .. } => {
             wish.generation = *generation;
             if let Some(pending) = wish.pending.take() {

@@ -51,7 +51,11 @@ pub fn drafted(view: &View, wish: &Wish, draft: Draft<'_>) -> (View, Wish) {
         };
         let lost_sites = sites.iter().filter(lost).cloned().collect();
         let (slots, allow_single_voter) = (layout.slots.clone(), layout.allow_single_voter);
-        Pending { digest, sites, slots, allow_single_voter, lost_sites, timing }
+        let seeded = view.site(&me).and_then(|site| site.observation.as_ref()?.record.seeded);
+        let cluster = seeded.map(|seeded| seeded.cluster);
+        let other_cluster = spec.adopt.as_ref().is_some_and(|adopt| Some(adopt.cluster_id) != cluster);
+        let adopts = spec.adopts().cloned();
+        Pending { digest, sites, slots, allow_single_voter, lost_sites, timing, adopts, other_cluster }
     });
     (view, wish)
 }
@@ -62,12 +66,14 @@ fn effective(view: &View) -> Option<Digest> {
     records.max_by_key(|record| record.generation)?.effective
 }
 
-/// A federation that does not exist yet, as it will be when its seed has started: the rest is the planner's.
+/// A federation that does not exist yet, as it will be when its seed has started: the rest is the planner's. A foreign etcd
+/// stands for the seed; how many members it has can only be seen there, so it has one here.
 pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
     const SEED: MemberId = MemberId(1);
     const TERM: Term = Term(2);
     let Draft { spec, digest, layout } = draft;
-    let me = layout.seed.site.clone();
+    let first = spec.adopts().map_or_else(|| layout.seed.clone(), |site| Slot::external(site, SEED));
+    let me = first.site.clone();
     let options = node::options(spec, None);
     let url = PeerUrl("".into());
     let list = MemberList::new(vec![ListedMember {
@@ -79,7 +85,7 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
     let seed = MemberView {
         id: SEED,
         peer_url: url.clone(),
-        slot: Some(layout.seed.clone()),
+        slot: Some(first.clone()),
         learner: false,
         named: true,
         life: Life::Alive,
@@ -108,7 +114,7 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
             offers: layout
                 .slots
                 .iter()
-                .filter(|slot| slot.site == *name && **slot != layout.seed)
+                .filter(|slot| slot.site == *name && **slot != first)
                 .map(offer)
                 .collect(),
             ..SiteObservation::empty(name.clone())
@@ -140,10 +146,12 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
         allow_single_voter: layout.allow_single_voter,
         lost_members: Vec::new(),
         exception: None,
+        adopts: spec.adopts().cloned(),
         max_backup_age_s: None,
         pending: None,
         retimed: None,
         url_changes: Vec::new(),
+        leader: None,
         deadline_ms: 0,
         options,
         restarting: None,
@@ -154,6 +162,8 @@ pub fn unborn(draft: Draft<'_>) -> (View, Wish) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::federation::spec::AdoptSpec;
+    use crate::id::ClusterId;
     use crate::membership::plan::{self, Planned, Remark};
     use crate::membership::scenario::Story;
     use crate::membership::step::{Decision, StepKind};
@@ -259,5 +269,22 @@ mod tests {
             assert_eq!(added, layout.voters() - 1, "{sites:?}");
             assert!(steps.iter().all(|planned| planned.waits.is_empty()), "{steps:?}");
         }
+    }
+
+    #[test]
+    fn a_foreign_etcd_is_foreseen_to_leave() {
+        let cluster_id = ClusterId(0xc);
+        let cluster = SiteName::new("b").unwrap();
+        let adopt = AdoptSpec { cluster, cluster_id, endpoints: Vec::new(), peer_ca: String::new() };
+        let layout = spec(&["a", "b", "c"]).layout().unwrap();
+        let spec = Spec { adopt: Some(adopt), ..spec(&["a", "b", "c"]) };
+        let draft = Draft { spec: &spec, digest: Digest([7; 32]), layout: &layout };
+        let (view, wish) = unborn(draft);
+        let (steps, end) = plan::plan(&view, &wish);
+        assert_eq!(end, Decision::Done, "{steps:?}");
+        let added = steps.iter().filter(|p| matches!(p.step.kind, StepKind::AddLearner { .. })).count();
+        assert_eq!(added, layout.voters());
+        let last = steps.last().map(|planned| &planned.step.kind);
+        assert_eq!(last, Some(&StepKind::Remove { member: MemberId(1), learner: false }));
     }
 }

@@ -19,7 +19,7 @@ use crate::id::{
 };
 use crate::intent::{Change, IntentKind, Operation, OperationKind};
 use crate::membership::step::{Decision, Step, StepKind};
-use crate::membership::{check, plan};
+use crate::membership::{check, placement, plan};
 use crate::reason::{Code, Rule};
 
 const OURS: ClusterId = ClusterId(0xc);
@@ -64,8 +64,14 @@ pub(crate) struct Story {
     wished: Option<EtcdOptions>,
     /// Members that run with the effective options already.
     restarted: Vec<MemberId>,
+    /// What is measured has been so for long enough.
+    steady: bool,
     /// Round-trip times between sites, ms.
     distances: Vec<(SiteName, SiteName, u32)>,
+    /// The site that speaks for foreign members, by the effective spec.
+    adopts: Option<SiteName>,
+    /// The same by the pending one.
+    pending_adopts: Option<SiteName>,
 }
 
 fn slot(text: &str) -> Slot {
@@ -77,6 +83,9 @@ fn slot(text: &str) -> Slot {
 }
 
 fn url(slot: &Slot) -> PeerUrl {
+    if slot.is_external() {
+        return PeerUrl(format!("https://10.0.0.{}:2380", slot.ordinal % 256).into());
+    }
     PeerUrl(format!("https://main-{0}-{1}.{0}.quorate.test:2380", slot.site, slot.ordinal).into())
 }
 
@@ -112,7 +121,10 @@ impl Story {
             retimed: None,
             wished: None,
             restarted: Vec::new(),
+            steady: false,
             distances: Vec::new(),
+            adopts: None,
+            pending_adopts: None,
         };
         for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let mut words = line.split_whitespace();
@@ -140,6 +152,7 @@ impl Story {
             }
             "removed" => self.removed = true,
             "pending" => self.pending = Some(sites()),
+            "steady" => self.steady = true,
             "retimed" => self.retimed = Some(rest[0].parse().unwrap()),
             "election" => {
                 let election_ms = rest[0].parse().unwrap();
@@ -150,6 +163,8 @@ impl Story {
                 let site = |i: usize| SiteName::new(rest[i]).unwrap();
                 self.distances.push((site(0), site(1), rest[2].parse().unwrap()));
             }
+            "adopts" => self.adopts = sites().pop(),
+            "pending-adopts" => self.pending_adopts = sites().pop(),
             "override" => {
                 let rule = Rule::ALL.into_iter().find(|r| r.to_string() == rest[0]).unwrap();
                 self.exception = Some(Override { rule, operation: rest[1].to_owned(), by: "ann".to_owned() });
@@ -183,6 +198,7 @@ impl Story {
                 "different" => actor.equal = Some(false),
                 "alarm" => actor.alarm = true,
                 "old" => actor.minor = 5,
+                "foreign" => actor.slot = Slot::external(&actor.slot.site, id),
                 lag => {
                     let digits = lag.strip_prefix("lag=").unwrap_or_else(|| panic!("{lag:?}"));
                     actor.lag = digits.parse().unwrap();
@@ -399,6 +415,8 @@ impl Story {
                 allow_single_voter: false,
                 lost_sites: Vec::new(),
                 timing: None,
+                adopts: self.pending_adopts.clone(),
+                other_cluster: false,
             }),
             retimed: self.retimed.map(|ms| crate::federation::view::Pending {
                 digest: Digest([0; 32]),
@@ -407,8 +425,12 @@ impl Story {
                 allow_single_voter: self.single,
                 lost_sites: Vec::new(),
                 timing: Some(crate::timing::Timing::from_rtt_us(ms * 1_000)),
+                adopts: self.adopts.clone(),
+                other_cluster: false,
             }),
+            adopts: self.adopts.clone(),
             url_changes: Vec::new(),
+            leader: self.steady.then(|| placement::better(&self.view())).flatten(),
             deadline_ms: 7_000,
             options: self.wished.clone().unwrap_or_else(options),
             restarting: None,

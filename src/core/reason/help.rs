@@ -22,6 +22,7 @@ enum Topic {
 
 impl Code {
     /// What quorate does by itself while this holds.
+    #[expect(clippy::too_many_lines, reason = "one arm for each reason")]
     pub const fn meanwhile(self) -> &'static str {
         match self {
             Self::IntentUnresolved => {
@@ -174,6 +175,10 @@ impl Code {
             Self::Deleted => {
                 "etcd is stopped, record and data stay; it starts where it was once the file is back"
             }
+            Self::PeerDNSUnresolved => {
+                "the joiner is held back for a minute and looks again every few seconds; then it is started all the same, \
+                 since the member that is not found may be gone for good"
+            }
             Self::PortInUse | Self::EtcdMissing | Self::EtcdTooOld | Self::EtcdOtherVersion => {
                 "the member is tried again every few seconds and starts by itself when the cause is gone; data and record \
                  stay as they are, and other federations of this agent go on"
@@ -181,6 +186,25 @@ impl Code {
             Self::StateNotWritable | Self::DiskFull | Self::HostFault => {
                 "nothing is acknowledged or started that could not be written down first; it is tried again every few \
                  seconds, and other federations of this agent go on where they can"
+            }
+            Self::AdoptUnreachable
+            | Self::AdoptOtherCluster
+            | Self::AdoptNoLeader
+            | Self::AdoptNameClash
+            | Self::AdoptPeerUrl
+            | Self::AdoptLearner
+            | Self::AdoptEndpointMissing => {
+                "the foreign etcd is looked at again every second and is not touched; the site that speaks for it takes it \
+                 over once it is as declared"
+            }
+            Self::AdoptCertificateMissing => {
+                "the site asks for the certificates again every second; no learner is added at it before it has them"
+            }
+            Self::AdoptPeerUnreachable => {
+                "the foreign peer ports are probed again and again; no learner is added at that site before all of them answer"
+            }
+            Self::AdoptUnfinished => {
+                "the spec with spec.adopt stays the effective one, and the foreign members go on leaving as it says"
             }
             Self::AsWished => "it goes on looking",
             Self::Starting => {
@@ -243,6 +267,7 @@ impl Code {
             | Self::NotAcknowledged
             | Self::NoRecord
             | Self::LearnerUnreachable
+            | Self::PeerDNSUnresolved
             | Self::CertificateExpiring
             | Self::LeaderUnstable
             | Self::MatrixStale
@@ -256,6 +281,8 @@ impl Code {
             | Self::NoPeer
             | Self::MeasuringDistance
             | Self::TooFar
+            | Self::AdoptCertificateMissing
+            | Self::AdoptPeerUnreachable
             | Self::SlowFailover => Topic::Mesh,
             Self::SpecMismatch
             | Self::SpecDrift
@@ -266,6 +293,14 @@ impl Code {
             | Self::NameTaken
             | Self::VolumesWithoutRecord
             | Self::ActivationPending
+            | Self::AdoptUnreachable
+            | Self::AdoptOtherCluster
+            | Self::AdoptNoLeader
+            | Self::AdoptNameClash
+            | Self::AdoptPeerUrl
+            | Self::AdoptLearner
+            | Self::AdoptEndpointMissing
+            | Self::AdoptUnfinished
             | Self::Retired => Topic::Spec,
             Self::IntentUnresolved
             | Self::UrlTooFresh

@@ -74,7 +74,8 @@ impl World {
                 self.persist(s, agent, ballot::join(&record, joining, cr.digest, &cr.spec));
             }
             BallotMove::Wait(reason) => self.count(reason.rule()),
-            BallotMove::Done => {}
+            // No history begins with a foreign etcd.
+            BallotMove::Adopt(_) | BallotMove::Done => {}
         }
         false
     }

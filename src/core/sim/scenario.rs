@@ -70,6 +70,7 @@ fn spec(clusters: &[(&str, u32)], single: bool) -> Spec {
         etcd: None,
         allow_single_voter: single.then_some(true),
         bootstrap: None,
+        adopt: None,
         exception: None,
     }
 }

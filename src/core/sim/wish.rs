@@ -41,6 +41,8 @@ impl World {
             allow_single_voter: false,
             lost_sites: Vec::new(),
             timing: effective.of.timing,
+            adopts: None,
+            other_cluster: false,
         });
         Some(Wish {
             generation,
@@ -48,9 +50,11 @@ impl World {
             allow_single_voter: effective.layout.allow_single_voter,
             lost_members: cr.map(|cr| cr.spec.lost_members().collect()).unwrap_or_default(),
             exception: cr.and_then(|cr| cr.spec.exception.clone()),
+            adopts: None,
             max_backup_age_s: self.options.backups.then_some(MAX_BACKUP_AGE_S),
             pending,
             retimed: None,
+            leader: None,
             url_changes: view.map(|view| url_changes(self, view)).unwrap_or_default(),
             deadline_ms: DEADLINE_MS,
             options: crate::node::options(&effective.of.spec, effective.of.timing),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use etcd_client::proto::{PbMember, PbResponseHeader};
 use etcd_client::{
-    AlarmAction, AlarmType, Client, ClusterClient, Compare, CompareOp, GetOptions, KvClient,
+    AlarmAction, AlarmType, AuthClient, Client, ClusterClient, Compare, CompareOp, GetOptions, KvClient,
     MaintenanceClient, MemberAddOptions, ResponseHeader, Txn, TxnOp,
 };
 use tonic::transport::Channel;
@@ -32,6 +32,7 @@ pub struct EtcdClient {
     kv: KvClient,
     cluster: ClusterClient,
     maintenance: MaintenanceClient,
+    auth: AuthClient,
     deadline: Duration,
 }
 
@@ -164,6 +165,7 @@ impl EtcdClient {
             kv: client.kv_client(),
             cluster: client.cluster_client(),
             maintenance: client.maintenance_client(),
+            auth: client.auth_client(),
             deadline: DEADLINE,
         })
     }
@@ -215,6 +217,27 @@ impl EtcdClient {
             Ok(Ok(answer)) => Ok(list(answer.header.as_ref(), answer.members)),
             Ok(Err(status)) => Err(classify(&status)),
             Err(_) => Err(Error::deadline(self.deadline)),
+        }
+    }
+
+    /// Whether users have to authenticate.
+    pub async fn auth_enabled(&self) -> Result<bool, Error> {
+        match tokio::time::timeout(self.deadline, wire::auth_enabled(self.channel.clone())).await {
+            Ok(answer) => answer.map_err(|status| classify(&status)),
+            Err(_) => Err(Error::deadline(self.deadline)),
+        }
+    }
+
+    /// The roles of a user; none if there is no such user.
+    pub async fn roles_of(&self, user: &str) -> Result<Vec<String>, Error> {
+        match self.call(self.auth.clone().user_get(user)).await {
+            Ok(answer) => Ok(answer.roles().to_vec()),
+            Err(Error::Refused { message, .. } | Error::Auth { message })
+                if message.contains("not found") =>
+            {
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
         }
     }
 

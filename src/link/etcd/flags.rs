@@ -171,8 +171,9 @@ pub struct PeerTls {
     pub client: Pair,
     /// The peer roots of all sites of the federation.
     pub trusted: PathBuf,
-    /// The common name that all peer certificates of the federation carry.
-    pub common_name: String,
+    /// The common name that all peer certificates of the federation carry; none while peers of a foreign etcd are let in,
+    /// whose certificates carry other ones.
+    pub common_name: Option<String>,
 }
 
 /// The certificates of the client port.
@@ -353,7 +354,9 @@ impl Args {
         self.path("peer-client-key-file", &client.key);
         self.path("peer-trusted-ca-file", trusted);
         self.add("peer-client-cert-auth", "true");
-        self.add("peer-cert-allowed-cn", common_name);
+        if let Some(common_name) = common_name {
+            self.add("peer-cert-allowed-cn", common_name);
+        }
     }
 
     fn client_tls(&mut self, tls: &ClientTls) {
@@ -404,7 +407,7 @@ mod tests {
                 server: Pair::at(pki, "peer-server"),
                 client: Pair::at(pki, "peer-client"),
                 trusted: pki.join("peer-ca.crt"),
-                common_name: "etcd-peer.6f0c8d1e".into(),
+                common_name: Some("etcd-peer.6f0c8d1e".into()),
             },
             client_tls: ClientTls { server: Pair::at(pki, "server"), trusted: pki.join("clients.crt") },
             heartbeat_ms: 100,

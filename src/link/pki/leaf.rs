@@ -139,6 +139,25 @@ fn ia5(text: &str, pki: &SitePki) -> Result<rcgen::string::Ia5String, Error> {
     text.try_into().map_err(|source| Error::Make { path: pki.folder().to_owned(), source })
 }
 
+/// What a certificate for a leaf says, whoever signs it.
+pub(super) fn params(leaf: &Leaf, pki: &SitePki, now: SystemTime) -> Result<CertificateParams, Error> {
+    let content = leaf.content(pki)?;
+    let mut params = CertificateParams::default();
+    params.not_before = (now - BACKDATE).into();
+    params.not_after = (now + LIFE).into();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, content.common_name);
+    params.subject_alt_names = content.sans;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    if content.server {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    if content.client {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+    }
+    Ok(params)
+}
+
 /// Signs and writes a leaf. The key goes first; a crash between the two files leaves a pair that `is_current` refuses.
 pub(super) fn issue(
     leaf: &Leaf,
@@ -148,21 +167,8 @@ pub(super) fn issue(
     now: SystemTime,
 ) -> Result<(), Error> {
     let make = |source| Error::Make { path: pair.cert.clone(), source };
-    let content = leaf.content(pki)?;
-    let mut params = CertificateParams::default();
-    params.not_before = (now - BACKDATE).into();
-    params.not_after = (now + LIFE).into();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, content.common_name);
-    params.subject_alt_names = content.sans;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    let mut params = params(leaf, pki, now)?;
     params.use_authority_key_identifier_extension = true;
-    if content.server {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-    }
-    if content.client {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
-    }
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(make)?;
     let certificate = params.signed_by(&key, &authority.issuer).map_err(make)?;
     write_file(&pair.key, key.serialize_pem().as_bytes(), PRIVATE)?;

@@ -4,6 +4,7 @@
 //! certificates. A root that exists is never written again.
 
 mod authority;
+mod foreign;
 pub mod invite;
 mod leaf;
 mod trust;
@@ -13,6 +14,7 @@ use std::time::SystemTime;
 
 use authority::Authority;
 pub use authority::Root;
+pub use foreign::ForeignPeers;
 pub use leaf::{Leaf, peer_common_name};
 pub use trust::{SiteRoots, TrustFolder};
 
@@ -52,6 +54,14 @@ pub enum Error {
     RootWithOtherKey {
         /// The root certificate.
         path: PathBuf,
+    },
+    /// A certificate of a foreign CA that is none for its leaf.
+    #[error("{} cannot be used: {why}", path.display())]
+    Unfit {
+        /// The certificate.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// There are no roots.
     #[error("{} does not exist; run `quorate mesh init` first", path.display())]
@@ -128,6 +138,11 @@ impl SitePki {
         identity::check_site(site)?;
         identity::check_trust_domain(trust_domain)?;
         Ok(Self { folder: state_dir.join("pki"), site: site.into(), trust_domain: trust_domain.into() })
+    }
+
+    /// The same mesh as another site names itself in it: only for names, never for keys.
+    fn of_site(&self, site: &str) -> Self {
+        Self { site: site.to_owned(), ..self.clone() }
     }
 
     /// The folder that holds it all.

@@ -195,3 +195,51 @@ fn trust_in_another_root_is_not_replaced_silently() {
     );
     assert!(trust.peer_bundle(&["north"]).is_err());
 }
+
+/// A foreign CA certifies for keys that never leave their site, and only what was asked for.
+#[test]
+fn a_foreign_ca_vouches_for_keys_that_stay_at_home() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let old = SitePki::init(&at("old"), "old", "old.example.com").unwrap();
+    let ca = Pair::at(old.folder(), "peer-ca");
+    let roots = fs::read_to_string(&ca.cert).unwrap();
+    let west = SitePki::init(&at("west"), "west", "quorate.test").unwrap();
+    let east = SitePki::init(&at("east"), "east", "quorate.test").unwrap();
+    let of_west = ForeignPeers::new(west.clone(), at("west/foreign"));
+    let of_east = ForeignPeers::new(east, at("east/foreign"));
+    assert!(!of_west.active());
+    for foreign in [&of_west, &of_east] {
+        assert!(foreign.trust(Some(&roots)).unwrap() && !foreign.trust(Some(&roots)).unwrap());
+    }
+    assert!(of_west.peer_bundle(&["west"]).unwrap().ends_with(&roots));
+
+    let host = "main-west-0.west.quorate.test";
+    let server = Leaf::PeerServer { uid: UID.into(), hosts: vec![host.into()] };
+    let client = Leaf::PeerClient { uid: UID.into(), slot: "main-west-0".into() };
+    for (name, leaf) in
+        [("server", &server), ("client", &client), ("probe", &Leaf::Probe { uid: UID.into() })]
+    {
+        let pair = Pair::at(&at("west/leaves"), name);
+        let request = of_west.request(leaf, &pair).unwrap().unwrap();
+        assert_eq!(of_west.request(leaf, &pair).unwrap().as_ref(), Some(&request), "the same key until then");
+        assert!(!pair.key.exists() && !pair.cert.exists());
+        let chain = of_east.certify(&ca, "west", leaf, &request).unwrap();
+        // That of another site, or of a CA that is not trusted, is refused and changes nothing.
+        let other = west.root_path(Root::Peer);
+        let stranger = of_west.install(leaf, &pair, &fs::read_to_string(other).unwrap()).unwrap_err();
+        assert!(matches!(stranger, Error::Unfit { .. }), "{stranger}");
+        assert!(!pair.cert.exists());
+        of_west.install(leaf, &pair, &chain).unwrap();
+        assert_eq!(of_west.request(leaf, &pair).unwrap(), None);
+        assert!(describe(&pair.cert).contains("issuer CN=quorate peer root of old"));
+    }
+    let other = Leaf::PeerServer { uid: UID.into(), hosts: vec!["main-west-1.west.quorate.test".into()] };
+    assert!(of_west.request(&other, &Pair::at(&at("west/leaves"), "server")).unwrap().is_some());
+
+    // Once it is over, the own root takes its place again.
+    assert!(of_west.trust(None).unwrap() && !of_west.active());
+    let pair = Pair::at(&at("west/leaves"), "server");
+    assert!(west.ensure(&server, &pair).unwrap());
+    assert!(describe(&pair.cert).contains("issuer CN=quorate peer root of west"));
+}

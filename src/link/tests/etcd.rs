@@ -105,7 +105,7 @@ impl Site {
                     &Leaf::PeerClient { uid: uid(), slot: slot.into() },
                 ),
                 trusted: self.pki.trust().peer_path("east"),
-                common_name: peer_common_name(UID),
+                common_name: Some(peer_common_name(UID)),
             },
             client_tls: ClientTls {
                 server: self.pair(

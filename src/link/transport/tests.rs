@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::Stream;
 use quorate_api::peer::peer_client::PeerClient;
 use quorate_api::peer::peer_server::{Peer, PeerServer};
-use quorate_api::peer::{Document, HelloReply, HelloRequest, SyncMessage};
+use quorate_api::peer::{Document, HelloReply, HelloRequest, ReachReply, ReachRequest, SyncMessage};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::service::Routes;
@@ -62,6 +62,14 @@ impl Peer for Stub {
     }
 
     async fn drain(&self, _: Request<Document>) -> Result<Response<Document>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn reach(&self, _: Request<ReachRequest>) -> Result<Response<ReachReply>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn certify(&self, _: Request<Document>) -> Result<Response<Document>, Status> {
         Err(Status::unimplemented(""))
     }
 }

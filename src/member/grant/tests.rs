@@ -25,6 +25,7 @@ fn options() -> Options {
         peer_url: PeerUrl("https://main-east-0.east.quorate.test:2380".into()),
         client_urls: vec![],
         certificates: Certificates::in_folder("/volume/pki".as_ref()),
+        foreign_peers: false,
         trust_domain: "quorate.test".into(),
         outside_mark: "/highwater.json".into(),
         log_level: "info".into(),

@@ -101,8 +101,8 @@ pub async fn find(folder: &Path, version: &str) -> Result<(PathBuf, Minor), Erro
     }
     let oldest = wanted.oldest_patch();
     // Behind the patch there may be a word, as in 3.6.0-rc.1: such an etcd is older than the patch itself.
-    let patch = found.splitn(3, '.').nth(2).and_then(|patch| patch.parse::<u32>().ok());
-    if patch.is_none_or(|patch| patch < oldest) {
+    let number = found.splitn(3, '.').nth(2).and_then(|patch| patch.parse::<u32>().ok());
+    if number.is_none_or(|number| number < oldest) {
         return Err(Error::TooOld { path, found, oldest: format!("{wanted}.{oldest}") });
     }
     Ok((path, wanted))
@@ -122,6 +122,19 @@ fn peer_ports(options: &Options, permit: &Permit) -> Vec<u16> {
         [] => vec![options.ports.peer],
         ports => ports.to_vec(),
     }
+}
+
+/// A joiner has to find every other member by name: etcd would look for half a minute and end (scenarios.md S10).
+pub async fn names_known(permit: &Permit) -> Result<(), Reason> {
+    let others =
+        permit.grant.initial_cluster.iter().map(|(_, url)| url).filter(|url| **url != permit.grant.peer_url);
+    for url in others {
+        let Some((_, address)) = url.0.split_once("://") else { continue };
+        if let Err(error) = tokio::net::lookup_host(address).await {
+            return Err(Reason::new(Code::PeerDNSUnresolved).place(format!("{address}: {error}")));
+        }
+    }
+    Ok(())
 }
 
 /// The arguments for a permitted start.
@@ -162,7 +175,7 @@ pub fn arguments(
             server: tls.peer(),
             client: tls.peer_client(),
             trusted: tls.peer_roots.clone(),
-            common_name: peer_common_name(&grant.uid.to_string()),
+            common_name: (!options.foreign_peers).then(|| peer_common_name(&grant.uid.to_string())),
         },
         client_tls: ClientTls { server: tls.client(), trusted: tls.client_roots.clone() },
         heartbeat_ms: (*heartbeat_ms).into(),

@@ -50,6 +50,8 @@ const TICK: Duration = Duration::from_secs(1);
 const RELOAD: Duration = Duration::from_secs(5);
 /// An etcd that answers for so long is not hindered any more.
 const WELL_MS: u64 = 5_000;
+/// How long a joiner waits for the names of the others.
+const NAMELESS_MS: u64 = 60_000;
 /// Requests that wait for their turn.
 const QUEUE: usize = 64;
 
@@ -184,6 +186,8 @@ struct Supervisor {
     last_words: Option<String>,
     /// What on this host keeps etcd from running.
     hindered: Option<Reason>,
+    /// Since when a joiner does not find the name of another member.
+    nameless_since_ms: Option<u64>,
     report: channel::Sender<MemberReport>,
 }
 
@@ -222,6 +226,7 @@ impl Supervisor {
             starts: 0,
             last_words: None,
             hindered: None,
+            nameless_since_ms: None,
             report,
         };
         (supervisor, reader)
@@ -322,6 +327,7 @@ impl Supervisor {
         let args = command::arguments(&self.options, &self.volume, minor, permit);
         let args = args.map_err(|error| error.trouble())?;
         command::ports_free(&self.options, permit)?;
+        self.names_known(permit).await?;
         let log = self.logs.open().map_err(|error| {
             host::refused(format_args!("cannot open {}", self.volume.etcd_log().display()), &error)
         })?;
@@ -353,6 +359,23 @@ impl Supervisor {
             _watchers: watchers,
             watermark: Watermark::new(permit.incarnation.mark, now_ms),
         }));
+        Ok(())
+    }
+
+    /// Holds a joiner back that does not find the others, and says whom. Not for ever: the name of a member that is gone
+    /// for good may be gone too, and must not keep its successor out.
+    async fn names_known(&mut self, permit: &guard::Permit) -> Result<(), Reason> {
+        let now_ms = self.clock.now_ms();
+        let known = if permit.how == How::Join { command::names_known(permit).await } else { Ok(()) };
+        let Err(trouble) = known else {
+            self.nameless_since_ms = None;
+            return Ok(());
+        };
+        let since_ms = *self.nameless_since_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(since_ms) < NAMELESS_MS {
+            return Err(trouble);
+        }
+        tracing::warn!("etcd is started all the same: {trouble}");
         Ok(())
     }
 

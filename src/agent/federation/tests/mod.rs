@@ -1,5 +1,6 @@
 //! The loop with fakes: deadlines are conditions, time is paused.
 
+mod abroad;
 mod addresses;
 mod deletion;
 mod leaving;
@@ -11,9 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use abroad::adopting;
 use quorate_core::federation::observed::SiteObservation;
 use quorate_core::reason::Code;
-use world::{PLACEMENT_AFTER_MS, Sites, site};
+use world::{PLACEMENT_AFTER_MS, Sites, key, site};
 
 use crate::federation::{Message, Question, Reply};
 
@@ -280,4 +282,49 @@ async fn timers_are_born_with_the_measured_distance_and_follow_a_steady_change()
     let after = sites.get("east").handle.snapshot().status.clone();
     assert_eq!(after.generation, before.generation.next(), "the same spec once more");
     assert_eq!(after.digest, before.digest);
+}
+
+/// An etcd that was there before: no seed, one learner after the other, leadership off the foreign members before they go,
+/// and the foreign CA is believed until the spec no longer names it.
+#[tokio::test(start_paused = true)]
+async fn a_foreign_etcd_is_taken_over_and_its_members_leave_last() {
+    for voters in [1, 3] {
+        let mut sites = Sites::none();
+        sites.net.cluster().abroad(voters);
+        // West speaks for it, although it neither coordinates nor comes first.
+        sites.begin_with(&THREE, &adopting(&THREE, "west")).await;
+        let ours = |s: &Sites| s.net.cluster().members.iter().all(|m| m.peer_url.slot(&key().name).is_some());
+        sites.until("three voters of ours", 120, |s| s.settled(3) && ours(s)).await;
+        let cluster = sites.net.cluster().calls.clone();
+        assert_eq!(sites.net.cluster().births, 1, "no seed was started");
+        let kinds: Vec<&str> = cluster.iter().map(|call| call.split('(').next().unwrap()).collect();
+        let last = if voters == 1 {
+            ["Promote", "MoveLeader", "Remove"].as_slice()
+        } else {
+            ["MoveLeader", "Promote", "Remove", "Remove", "Remove"].as_slice()
+        };
+        let first = ["AddLearner", "Promote", "AddLearner", "Promote", "AddLearner"].as_slice();
+        assert_eq!(kinds, [first, last].concat());
+        let trusting =
+            |s: &Sites| THREE.iter().filter(|n| s.get(n).adoption.trusted.lock().unwrap().is_some()).count();
+        assert_eq!(trusting(&sites), 3);
+        sites.apply(&THREE, &THREE).await;
+        sites.until("the CA of the old peers to be forgotten", 60, |s| trusting(s) == 0).await;
+        assert!(sites.settled(3));
+    }
+}
+
+/// What leads to another etcd changes nothing, and says so.
+#[tokio::test(start_paused = true)]
+async fn another_etcd_than_the_declared_one_is_left_alone() {
+    let mut sites = Sites::none();
+    sites.net.cluster().abroad(1);
+    sites.net.cluster().births = 2;
+    sites.begin_with(&THREE, &adopting(&THREE, "east")).await;
+    let says = |s: &Sites| s.get("east").handle.snapshot().status.reason.as_ref().map(|r| r.code);
+    sites.until("the reason", 30, |s| says(s) == Some(Code::AdoptOtherCluster)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(sites.net.cluster().calls.is_empty());
+    sites.net.cluster().births = 1;
+    sites.until("three voters", 120, |s| s.settled(3)).await;
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quorate_api::config::MemberPorts;
+use quorate_api::manifest::Manifest;
+use quorate_core::adopt::CertificateRequest;
 use quorate_core::ballot::Ballot;
 use quorate_core::executor::{Call, CallResult};
 use quorate_core::federation::distance::Distance;
@@ -27,8 +29,9 @@ use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use tokio::sync::watch;
 
-use super::specs::{key, manifest, of_one, waiting};
-pub(super) use super::specs::{manifest_without, site};
+use super::abroad::FakeAdoption;
+pub(super) use super::specs::{key, manifest_without, site};
+use super::specs::{manifest, of_one, waiting};
 use crate::federation::{Federation, Handle, Message, Names, Question, Reply, Settings};
 use crate::metrics::Metrics;
 use crate::ports::{
@@ -80,6 +83,21 @@ impl Cluster {
 
     pub(super) fn voters(&self) -> usize {
         self.members.iter().filter(|m| !m.learner).count()
+    }
+
+    /// Members that quorate did not create.
+    fn foreign(&self) -> impl Iterator<Item = &ListedMember> {
+        self.members.iter().filter(|m| m.peer_url.slot(&key().name).is_none())
+    }
+
+    /// An etcd that was there before all agents.
+    pub(super) fn abroad(&mut self, voters: u64) {
+        (self.births, self.term, self.moves) = (1, 2, true);
+        for number in 1..=voters {
+            let id = self.add(&PeerUrl(format!("https://10.0.0.{number}:2380").into()), false);
+            self.members.iter_mut().for_each(|m| m.name = "default".into());
+            self.running.insert(id);
+        }
     }
 
     fn list(&self) -> MemberList {
@@ -148,8 +166,9 @@ pub(super) struct FakeEtcd {
 
 impl Etcd for FakeEtcd {
     async fn status(&self, slot: &Slot) -> Option<Status> {
-        let member = self.runtime.member(slot)?;
         let cluster = self.net.cluster();
+        let abroad = cluster.foreign().map(|m| m.id).find(|id| Slot::external(&slot.site, *id) == *slot);
+        let member = abroad.or_else(|| self.runtime.member(slot))?;
         cluster.running.get(&member)?;
         let learner = cluster.members.iter().find(|m| m.id == member)?.learner;
         Some(Status {
@@ -200,6 +219,15 @@ impl Etcd for FakeEtcd {
 
     async fn peer_hash(&self, _: &Target, _: Revision) -> Option<DataHash> {
         Some(DataHash { hash: 7, compacted: Revision(0) })
+    }
+
+    async fn foreign(&self, site: &SiteName, _: &[String]) -> Vec<(Slot, Status)> {
+        let ids: Vec<MemberId> = self.net.cluster().foreign().map(|m| m.id).collect();
+        let mut found = Vec::new();
+        for slot in ids.into_iter().map(|id| Slot::external(site, id)) {
+            found.extend(self.status(&slot).await.map(|status| (slot, status)));
+        }
+        found
     }
 
     fn endpoints(&self) -> Vec<(MemberId, String)> {
@@ -432,6 +460,8 @@ impl Runtime for FakeRuntime {
         version.wait_for(|now| *now != seen).await.unwrap();
     }
 
+    fn renew(&self) {}
+
     fn certificates_good(&self, _: &Slot) -> bool {
         true
     }
@@ -525,6 +555,18 @@ impl Peers for FakePeers {
     fn mesh(&self) -> Vec<SiteName> {
         let handles = self.net.handles.lock().unwrap();
         handles.keys().filter(|site| **site != self.me).cloned().collect()
+    }
+
+    async fn certify(
+        &self,
+        site: &SiteName,
+        _: Sender,
+        request: &CertificateRequest,
+    ) -> Result<Option<String>, Reason> {
+        match self.ask(site, Question::Certify(Box::new(request.clone()))).await {
+            Some(Reply::Certified(chain)) => chain,
+            _ => Err(Code::PeerUnreachable.into()),
+        }
     }
 
     fn publish(&self, publication: Publication) {
@@ -623,6 +665,7 @@ pub(super) struct Fakes;
 impl World for Fakes {
     type Etcd = FakeEtcd;
     type Runtime = FakeRuntime;
+    type Adoption = FakeAdoption;
     type Peers = FakePeers;
     type Records = FakeRecords;
     type Clock = FakeClock;
@@ -634,6 +677,7 @@ pub(super) struct Site {
     pub(super) handle: Handle,
     pub(super) runtime: Arc<FakeRuntime>,
     pub(super) records: Arc<FakeRecords>,
+    pub(super) adoption: Arc<FakeAdoption>,
     pub(super) metrics: Arc<Metrics>,
     drain: Drain,
 }
@@ -658,9 +702,15 @@ impl Sites {
     }
 
     pub(super) async fn begin(&mut self, names: &[&str]) {
+        self.begin_with(names, &manifest(names)).await;
+    }
+
+    pub(super) async fn begin_with(&mut self, names: &[&str], manifest: &Arc<Manifest>) {
         for name in names {
             self.add(name, Arc::default(), None).await;
-            self.get(name).handle.tell(Message::Spec(Some(manifest(names)))).await;
+        }
+        for name in names {
+            self.get(name).handle.tell(Message::Spec(Some(Arc::clone(manifest)))).await;
         }
     }
 
@@ -738,6 +788,7 @@ impl Sites {
             configured: Mutex::new((format!("{name}.test"), 2380)),
         };
         let runtime = runtime.unwrap_or_else(|| Arc::new(fresh()));
+        let adoption: Arc<FakeAdoption> = Arc::default();
         let peers = FakePeers {
             me: me.clone(),
             net: Arc::clone(&net),
@@ -749,6 +800,7 @@ impl Sites {
         let ports: Ports<Fakes> = Ports {
             etcd: Arc::new(FakeEtcd { net: Arc::clone(&net), runtime: Arc::clone(&runtime) }),
             runtime: Arc::clone(&runtime),
+            adoption: Arc::clone(&adoption),
             peers: Arc::new(peers),
             records: Arc::clone(&records),
             clock: Arc::new(FakeClock(self.clock)),
@@ -760,7 +812,7 @@ impl Sites {
         let (task, handle) = Federation::open(names, settings, ports, Arc::clone(&metrics)).await;
         drain.spawn(task.run(drain.clone()));
         net.handles.lock().unwrap().insert(me.clone(), handle.clone());
-        self.running.insert(me, Site { handle, runtime, records, metrics, drain });
+        self.running.insert(me, Site { handle, runtime, records, adoption, metrics, drain });
     }
 
     /// Waits until something holds; the milliseconds that it took.

@@ -37,6 +37,8 @@ pub(super) struct Preview {
     holders: Vec<String>,
     /// The first member, if there is no etcd yet.
     seed: Option<Slot>,
+    /// The site that speaks for a foreign etcd, if one is to be taken over.
+    adopts: Option<SiteName>,
     /// Generation and digest in force.
     running: Option<(u64, Digest)>,
     diff: String,
@@ -51,25 +53,25 @@ pub(super) struct Preview {
 impl Preview {
     pub(super) fn new(
         site: &SiteReport,
-        report: Option<FederationReport>,
+        report: Option<&FederationReport>,
         manifest: Manifest,
         document: String,
         place: Place,
     ) -> Self {
         let Manifest { key, spec, digest, layout } = manifest;
         let draft = Draft { spec: &spec, digest, layout: &layout };
-        let alive = report.as_ref().and_then(|report| report.view.as_ref().zip(report.wish.as_ref()));
+        let alive = report.and_then(|report| report.view.as_ref().zip(report.wish.as_ref()));
         let (view, wish) = match alive {
             Some((view, wish)) => preview::drafted(view, wish, draft),
             None => preview::unborn(draft),
         };
         let (steps, end) = plan::plan(&view, &wish);
         let plan = condition::plan_lines(&steps);
-        let status = report.as_ref().map(|report| &report.status);
+        let status = report.map(|report| &report.status);
         let members = status.map(|status| status.members.as_slice()).unwrap_or_default();
         // Which operation a refusal stands against is not in the reason, and an exception names exactly one.
         let paste = end.reason().and_then(|reason| paste_for(reason, members, None));
-        let before = report.as_ref().and_then(|report| report.effective.as_deref());
+        let before = report.and_then(|report| report.effective.as_deref());
         let old = before.and_then(|spec| spec.layout().ok()).map(|layout| layout.slots).unwrap_or_default();
         let missing = |from: &[Slot], other: &[Slot]| {
             from.iter().filter(|slot| !other.contains(slot)).cloned().collect::<Vec<_>>()
@@ -81,7 +83,8 @@ impl Preview {
         let running = status.and_then(|status| Some((status.generation.0, status.digest?)));
         let own = report.as_ref().and_then(|report| report.own_digest);
         Self {
-            seed: alive.is_none().then(|| layout.seed.clone()),
+            seed: (alive.is_none() && spec.adopt.is_none()).then(|| layout.seed.clone()),
+            adopts: spec.adopts().filter(|_| alive.is_none()).cloned(),
             unchanged: own == Some(digest) && running.is_some_and(|(_, running)| running == digest),
             stranger: !spec.sites().any(|name| name.as_str() == site.site),
             site: site.site.clone(),
@@ -132,7 +135,7 @@ impl Preview {
             let _ = write!(text, "\n{}", indented(&self.diff));
         }
         let slots = |sign: &str, slots: &[Slot]| {
-            slots.iter().map(|slot| format!("  {sign} member {slot}\n")).collect::<String>()
+            slots.iter().fold(String::new(), |text, slot| text + &format!("  {sign} member {slot}\n"))
         };
         if !self.added.is_empty() || !self.removed.is_empty() {
             let _ = write!(text, "\n{}{}", slots("+", &self.added), slots("-", &self.removed));
@@ -164,6 +167,13 @@ impl Preview {
             );
             let _ = writeln!(text, "\n  {}", wrap(&birth, 2, 110).trim_start());
         }
+        if let Some(site) = &self.adopts {
+            let taken = format!(
+                "first a foreign etcd is taken over by {site}, as soon as every site holds the file and has voted; it \
+                 is shown with one member here, and `quorate adopt` looks at it"
+            );
+            let _ = writeln!(text, "\n  {}", wrap(&taken, 2, 110).trim_start());
+        }
         text.push_str(&steps(&self.plan));
         match &self.end {
             Decision::Refuse(reason) => {
@@ -177,7 +187,7 @@ impl Preview {
             }
             Decision::Step(_) => text.push_str("\n  and more\n"),
             Decision::Done if self.plan.is_empty() => {
-                text.push_str("\nplan: nothing to do, the members are as wished\n")
+                text.push_str("\nplan: nothing to do, the members are as wished\n");
             }
             Decision::Done => {}
         }
@@ -218,6 +228,7 @@ impl Preview {
             "removed": self.removed,
             "survives": self.survives,
             "seed": self.seed,
+            "adopts": self.adopts,
             "plan": self.plan,
             "refused": self.refusal().map(reason_json),
             "waits": match &self.end { Decision::Wait(reason) => Some(reason_json(reason)), _ => None },
@@ -272,7 +283,7 @@ fn diff(before: Option<&Spec>, after: &Spec) -> String {
 }
 
 fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
+    text.lines().fold(String::new(), |text, line| text + "  " + line.trim_end() + "\n")
 }
 
 fn survives(survives: Option<Survive>) -> &'static str {

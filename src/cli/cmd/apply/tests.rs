@@ -23,7 +23,7 @@ fn site() -> SiteReport {
     }
 }
 
-fn preview(report: Option<FederationReport>, spec: &str) -> Preview {
+fn preview(report: Option<&FederationReport>, spec: &str) -> Preview {
     let text = yaml(spec);
     let manifest = manifest::parse(&text).unwrap().remove(0);
     let place = Place::New("/manifests/etcd.main.yaml".into());
@@ -40,6 +40,16 @@ fn a_new_federation_shows_its_way_to_three_voters() {
     let json = preview.json(&[], false);
     assert_eq!(json["neededAt"], serde_json::json!(["north", "west"]));
     assert_eq!(json["plan"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_foreign_etcd_is_taken_over_and_no_seed_is_born() {
+    let adopt = "  adopt:\n    cluster: east\n    clusterId: \"c1\"\n    endpoints: [\"https://old:2379\"]\n    peerCA: |\n      \
+                 -----BEGIN CERTIFICATE-----\n";
+    let preview = preview(None, &format!("{THREE}{adopt}"));
+    insta::assert_snapshot!("adopt", preview.text(true));
+    let json = preview.json(&[], false);
+    assert_eq!((&json["seed"], &json["adopts"]), (&serde_json::Value::Null, &"east".into()));
 }
 
 #[test]

@@ -147,7 +147,7 @@ async fn federation(basket: &mut Basket, client: &Client, report: &FederationRep
 fn state_folder(basket: &mut Basket, state_dir: &Path) -> Vec<String> {
     let mut list = String::new();
     let mut left_out = Vec::new();
-    walk(state_dir, state_dir, &mut |path, meta| {
+    walk(state_dir, &mut |path, meta| {
         let inside = path.strip_prefix(state_dir).unwrap_or(path);
         let _ = writeln!(
             list,
@@ -158,7 +158,7 @@ fn state_folder(basket: &mut Basket, state_dir: &Path) -> Vec<String> {
         );
     });
     let mut files = Vec::new();
-    walk(state_dir, state_dir, &mut |path, _| files.push(path.to_owned()));
+    walk(state_dir, &mut |path, _| files.push(path.to_owned()));
     for path in files {
         let inside = path.strip_prefix(state_dir).unwrap_or(&path).to_owned();
         let part = |name: &str| inside.components().any(|part| part.as_os_str() == name);
@@ -179,7 +179,7 @@ fn state_folder(basket: &mut Basket, state_dir: &Path) -> Vec<String> {
     left_out
 }
 
-fn walk(root: &Path, folder: &Path, see: &mut dyn FnMut(&Path, &fs::Metadata)) {
+fn walk(folder: &Path, see: &mut dyn FnMut(&Path, &fs::Metadata)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -187,7 +187,7 @@ fn walk(root: &Path, folder: &Path, see: &mut dyn FnMut(&Path, &fs::Metadata)) {
         // Links are not followed: they may lead anywhere.
         let Ok(meta) = fs::symlink_metadata(&path) else { continue };
         if meta.is_dir() {
-            walk(root, &path, see);
+            walk(&path, see);
         } else if meta.is_file() {
             see(&path, &meta);
         }

@@ -421,7 +421,10 @@ async fn no_binary() {
     assert!(refused.message().contains("3.6.0 is asked for"), "{refused:?}");
     let report = member.until("exited", |report| report.process == Process::Exited).await;
     let words = report.last_words.unwrap();
-    assert!(words.contains("3.6.0 is asked for") && words.contains("install"), "{words}");
+    assert!(words.contains("3.6.0 is asked for"), "{words}");
+    let hindered = report.hindered.unwrap();
+    assert_eq!(hindered.code, Code::EtcdOtherVersion);
+    assert!(hindered.code.remedy().contains("install"), "{}", hindered.code.remedy());
     assert!(member.data().symlink_metadata().is_err(), "nothing was touched");
     assert!(report.incarnation.unwrap().state < IncarnationState::Started, "its one start is not spent");
     assert!(member.http("/readyz").await.contains("3.6.0 is asked for"));

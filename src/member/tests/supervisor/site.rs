@@ -143,6 +143,7 @@ impl Member {
             peer_url: PeerUrl(format!("https://localhost:{}", ports.peer).into()),
             client_urls: vec![format!("https://localhost:{}", ports.client).into()],
             certificates,
+            foreign_peers: false,
             trust_domain: DOMAIN.into(),
             outside_mark: folder.join("highwater").join(format!("{slot_name}.json")),
             log_level: "info".into(),
