@@ -18,8 +18,6 @@ const SITES: [&str; 3] = ["east", "north", "west"];
 const SLOTS: [&str; 3] = ["east-0", "north-0", "west-0"];
 const DOMAIN: &str = "new.quorate.test";
 const PORT: u16 = 2680;
-/// What a planned change may cost a writer, ms.
-const GAP_MS: u64 = 300;
 
 fn follower(minor: Minor) -> Result<Outcome> {
     change(minor, false)
@@ -70,7 +68,6 @@ fn change(minor: Minor, of_leader: bool) -> Result<Outcome> {
             ensure!(listed.peer_urls == [url.as_str()], "{} lists {:?}", voter.endpoint(), listed.peer_urls);
         }
         course.writes().await?;
-        course.no_gap_over(GAP_MS)?;
         course.end_between(&SITES, &SLOTS, 0, 1).await
     })
 }
