@@ -8,6 +8,7 @@ mod cuts;
 mod delete;
 mod drift;
 mod executor;
+mod how_to;
 mod outage;
 mod placement;
 mod pulse;
@@ -38,6 +39,7 @@ fn main() -> Result<ExitCode> {
         address::CASES,
         delete::CASES,
         adopt::CASES,
+        how_to::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

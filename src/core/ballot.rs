@@ -305,7 +305,7 @@ pub fn mint(s: Situation<'_>, uid: Uid, epoch: Epoch) -> Ballot {
             Some(site) => Slot { site: site.clone(), ordinal: 0, zone: default_zone() },
             None => s.layout.seed.clone(),
         },
-        timing: Some(Timing::from_rtt_us(distance(s).rtt_us)),
+        timing: Some(Timing::from_rtt_us(distance(s).likely_us)),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::federation::distance::Worst;
 use crate::federation::spec::Spec;
 
 /// With more than this between two voters no election ends in reasonable time: such a site may only have learners.
@@ -91,6 +92,19 @@ pub fn timers(spec: &Spec, measured: Option<Timing>) -> (u32, u32) {
 /// Whether a measured value has any effect.
 pub fn is_auto(spec: &Spec) -> bool {
     spec.etcd.as_ref().is_none_or(|etcd| etcd.heartbeat_ms.is_none() || etcd.election_ms.is_none())
+}
+
+/// The timing for a measured distance beside the effective one. Longer timers have to be due without the pauses of busy
+/// machines too: for those nobody is restarted.
+pub fn measured(effective: Option<Timing>, worst: &Worst) -> Timing {
+    let (seen, likely) = (Timing::from_rtt_us(worst.rtt_us), Timing::from_rtt_us(worst.likely_us));
+    match effective {
+        Some(effective) if effective.longer(likely).same_class(&effective) => {
+            if effective.longer(seen).same_class(&effective) { seen } else { effective }
+        }
+        Some(_) => seen,
+        None => likely,
+    }
 }
 
 /// The timing that a newly activated spec gets. Longer timers are taken at once, so that a far site that joins is born
@@ -209,6 +223,21 @@ mod tests {
         assert_eq!(at_activation(far, near), far);
         assert_eq!(at_activation(None, near), near);
         assert_eq!(at_activation(far, None), far);
+    }
+
+    #[test]
+    fn pauses_of_machines_make_no_longer_timers() {
+        let worst = |rtt_ms: u32, likely_ms: u32| Worst {
+            rtt_us: rtt_ms * 1_000,
+            likely_us: likely_ms * 1_000,
+            unknown: None,
+        };
+        let (near, far) = (timing(10), timing(110));
+        assert_eq!(measured(None, &worst(600, 20)), timing(20));
+        assert_eq!(measured(Some(near), &worst(600, 20)), near);
+        assert_eq!(measured(Some(near), &worst(250, 60)), timing(250), "the way got longer a moment ago");
+        assert_eq!(measured(Some(far), &worst(110, 100)), far, "it got shorter a moment ago");
+        assert_eq!(measured(Some(far), &worst(40, 40)), timing(40));
     }
 
     #[test]

@@ -471,7 +471,7 @@ impl<W: World> Federation<W> {
         all.dedup();
         let observation = |site: &SiteName| self.tracker.observation(site).map(Arc::as_ref);
         let worst = distance::worst(&all, observation);
-        worst.unknown.is_none().then(|| Timing::from_rtt_us(worst.rtt_us))
+        worst.unknown.is_none().then(|| timing::measured(self.record.timing(), &worst))
     }
 
     /// The spec that the own members follow: the effective one, before birth that of the ballot.

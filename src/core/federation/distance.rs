@@ -86,6 +86,8 @@ fn percentile(samples: impl Iterator<Item = u32>) -> Option<u32> {
 pub struct Worst {
     /// The largest round-trip time between two of the sites that is known, microseconds; zero for one site.
     pub rtt_us: u32,
+    /// The same without what tells of machines that pause.
+    pub likely_us: u32,
     /// A pair that nobody has measured.
     pub unknown: Option<(SiteName, SiteName)>,
 }
@@ -95,15 +97,16 @@ pub fn worst<'a>(
     sites: &[SiteName],
     observation: impl Fn(&SiteName) -> Option<&'a SiteObservation> + Copy,
 ) -> Worst {
-    let mut worst = Worst { rtt_us: 0, unknown: None };
+    let mut worst = Worst { rtt_us: 0, likely_us: 0, unknown: None };
     for (i, a) in sites.iter().enumerate() {
         for b in sites.iter().skip(i + 1) {
             match between(a, b, observation) {
                 Some(rtt_us) => {
                     let least_us = least_between(a, b, observation);
-                    let likely_us =
+                    let most_us =
                         least_us.map_or(u32::MAX, |us| us.saturating_mul(2).saturating_add(PAUSES_US));
-                    worst.rtt_us = worst.rtt_us.max(rtt_us.min(likely_us));
+                    worst.rtt_us = worst.rtt_us.max(rtt_us);
+                    worst.likely_us = worst.likely_us.max(rtt_us.min(most_us));
                 }
                 None => {
                     worst.unknown.get_or_insert_with(|| (a.clone(), b.clone()));
@@ -224,12 +227,12 @@ mod tests {
         assert_eq!(least_between(&site("b"), &site("c"), find), None);
         let sites = [site("a"), site("b"), site("c")];
         let found = worst(&sites, find);
-        assert_eq!(found, Worst { rtt_us: 80_000, unknown: Some((site("b"), site("c"))) });
-        assert_eq!(worst(&sites[..1], find), Worst { rtt_us: 0, unknown: None });
+        assert_eq!(found, Worst { rtt_us: 80_000, likely_us: 80_000, unknown: Some((site("b"), site("c"))) });
+        assert_eq!(worst(&sites[..1], find), Worst { rtt_us: 0, likely_us: 0, unknown: None });
         let pausing = PeerLink { site: site("b"), rtt_us: 600_000, least_us: 1_500 };
         let paused = said("a", vec![pausing]);
         let two = [paused, said("b", vec![])];
         let find = |name: &SiteName| two.iter().find(|o| o.site == *name);
-        assert_eq!(worst(&sites[..2], find).rtt_us, 23_000, "a busy machine is not a far one");
+        assert_eq!(worst(&sites[..2], find).likely_us, 23_000, "a busy machine is not a far one");
     }
 }
