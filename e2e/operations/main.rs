@@ -7,6 +7,7 @@ mod cuts;
 mod delete;
 mod drift;
 mod executor;
+mod how_to;
 mod outage;
 mod placement;
 mod pulse;
@@ -34,6 +35,7 @@ fn main() -> Result<ExitCode> {
         drift::CASES,
         delete::CASES,
         adopt::CASES,
+        how_to::CASES,
     ]
     .concat();
     suite::main("operations", cases.leak(), &[])

@@ -7,7 +7,6 @@ mod birth;
 mod delete;
 mod demo;
 mod drift;
-mod how_to;
 mod intruder;
 mod leave;
 mod operator;

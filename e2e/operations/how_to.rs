@@ -7,10 +7,10 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use quorate_e2e::field::{binary, etcd};
 use quorate_e2e::net::{self, Net};
-use quorate_e2e::suite::Minor;
+use quorate_e2e::suite::{Case, Minor, Outcome};
 use quorate_link::clock::Clock;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -21,6 +21,14 @@ const SITES: [&str; 5] = ["east", "west", "north", "south", "center"];
 const PATIENCE: Duration = Duration::from_mins(8);
 /// How long an agent may take to answer.
 const UP: Duration = Duration::from_mins(1);
+
+/// One minor is enough: the pages name it.
+pub(crate) const CASES: &[Case] = &[Case {
+    name: "how_to::every_command_does_what_the_page_says",
+    minors: &[Minor::V3_6],
+    short: None,
+    run: every_command,
+}];
 
 /// What the tests understand of systemd: it starts the command of the unit, and a restart leaves its children alone.
 const SYSTEMCTL: &str = r#"#!/bin/sh
@@ -331,25 +339,33 @@ impl Stage {
     }
 }
 
-#[test]
-fn every_command_of_the_how_to_pages_does_what_the_page_says() -> Result<()> {
+fn every_command(_: Minor) -> Result<Outcome> {
     let net = Net::new(&SITES)?;
     net::within(&net, |net| async move {
         let folder = tempfile::Builder::new().prefix("quorate-how-to-").tempdir()?;
         let stage = Stage::new(net, folder.path().to_owned()).await?;
+        understood()?;
         stage.page("vm-bare-metal.md", &["east", "west", "north"]).await?;
-        assert_eq!(stage.voters().await?, ["east", "north", "west"]);
+        stage.vote(&["east", "north", "west"]).await?;
         stage.enlarge().await?;
         stage.page("move.md", &SITES).await?;
-        assert_eq!(stage.voters().await?, ["center", "east", "south"]);
+        stage.vote(&["center", "east", "south"]).await?;
         stage.page("shrink.md", &SITES).await?;
-        assert_eq!(stage.voters().await?, ["east", "north", "west"]);
-        Ok(())
+        stage.vote(&["east", "north", "west"]).await?;
+        Ok(Outcome { voters: 3, ..Outcome::default() })
     })
 }
 
-#[test]
-fn commands_are_found_in_a_page() {
+impl Stage {
+    async fn vote(&self, sites: &[&str]) -> Result<()> {
+        let voters = self.voters().await?;
+        ensure!(voters == sites, "the voters are at {voters:?}, not at {sites:?}");
+        Ok(())
+    }
+}
+
+/// Commands are found in a page as they are meant.
+fn understood() -> Result<()> {
     let page = "text\n```console\nall$ cat > x <<'E'\n> a\n>\n> b\n> E\nnoise\neast! quorate no\n```\neast$ not this\n";
     let found = commands(page);
     let line = |place: &str, refused, command: &str| Line {
@@ -357,5 +373,7 @@ fn commands_are_found_in_a_page() {
         refused,
         command: command.to_owned(),
     };
-    assert_eq!(found, [line("all", false, "cat > x <<'E'\na\n\nb\nE"), line("east", true, "quorate no")]);
+    let meant = [line("all", false, "cat > x <<'E'\na\n\nb\nE"), line("east", true, "quorate no")];
+    ensure!(found == meant, "{found:?}");
+    Ok(())
 }
