@@ -1,5 +1,7 @@
 //! The etcds of one federation: the own members' client port, everybody's peer port.
 
+pub mod words;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -7,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quorate_core::executor::{Call, CallResult};
-use quorate_core::federation::observed::{ListedMember, MemberList, Status, Version};
-use quorate_core::id::{ClusterId, Index, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid};
+use quorate_core::federation::observed::{MemberList, Status};
+use quorate_core::id::{ClusterId, MemberId, PeerUrl, Revision, SiteName, Slot, Term, Uid};
 use quorate_link::clock::Clock;
 use quorate_link::etcd::client::{self, EtcdClient};
 use quorate_link::etcd::peer_port::PeerPort;
@@ -16,6 +18,7 @@ use quorate_link::pki::{ForeignPeers, Leaf, Pair, Root, SitePki};
 use quorate_link::tls::etcd::EtcdTls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use self::words::{members, status as seen};
 use crate::ports::{DataHash, Etcd, Target};
 
 /// Status is answered from memory: a member that needs longer is not well.
@@ -248,7 +251,7 @@ impl Etcd for EtcdPorts {
 
     async fn list(&self, slot: &Slot) -> Option<(MemberList, Term)> {
         let list = self.client(slot).await?.member_list(true).await.ok()?;
-        Some((members(&list), Term(list.header.raft_term)))
+        Some((members(&list.members), Term(list.header.raft_term)))
     }
 
     async fn call(&self, slot: &Slot, call: &Call, deadline_ms: u64) -> CallResult {
@@ -319,76 +322,5 @@ impl Etcd for EtcdPorts {
 
     fn endpoints(&self) -> Vec<(MemberId, String)> {
         lock(&self.endpoints).clone()
-    }
-}
-
-fn members(list: &client::MemberList) -> MemberList {
-    MemberList::new(
-        list.members
-            .iter()
-            .map(|m| ListedMember {
-                id: MemberId(m.id),
-                name: m.name.as_str().into(),
-                peer_url: PeerUrl(m.peer_urls.join(",").into()),
-                learner: m.is_learner,
-            })
-            .collect(),
-    )
-}
-
-fn seen(status: &client::Status, list: Option<&client::MemberList>, ready: bool) -> Status {
-    let alarm = |text: &String| text.contains("alarm:");
-    Status {
-        cluster: ClusterId(status.header.cluster_id),
-        member: MemberId(status.header.member_id),
-        leader: (status.leader != 0).then_some(MemberId(status.leader)),
-        term: Term(status.header.raft_term),
-        index: Index(status.raft_index),
-        applied: Index(status.applied_index),
-        revision: Revision(status.header.revision),
-        db_size: u64::try_from(status.db_size).unwrap_or(0),
-        version: version(&status.version),
-        learner: status.is_learner,
-        alarm: status.errors.iter().any(alarm),
-        faulty: !status.errors.iter().all(alarm),
-        list: list.map(|list| members(list).digest()),
-        ready,
-        downgrading: status.downgrade_to.is_some(),
-    }
-}
-
-fn version(text: &str) -> Version {
-    let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
-    let mut next = || numbers.next().unwrap_or(0);
-    Version { major: next(), minor: next(), patch: next() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_and_troubles_are_read() {
-        assert_eq!(version("3.6.16"), Version { major: 3, minor: 6, patch: 16 });
-        assert_eq!(version("3.7.0-rc.1").minor, 7);
-        let mut status = client::Status {
-            header: client::Header::default(),
-            version: "3.6.16".to_owned(),
-            db_size: 1,
-            db_in_use: 1,
-            db_quota: 0,
-            leader: 0,
-            raft_index: 0,
-            applied_index: 0,
-            errors: vec!["memberID:1 alarm:NOSPACE ".to_owned()],
-            is_learner: false,
-            storage_version: String::new(),
-            downgrade_to: None,
-        };
-        let found = seen(&status, None, true);
-        assert!(found.alarm && !found.faulty && found.leader.is_none());
-        status.errors = vec!["etcdserver: no leader".to_owned()];
-        let found = seen(&status, None, true);
-        assert!(!found.alarm && found.faulty);
     }
 }

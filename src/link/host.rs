@@ -8,6 +8,8 @@ use std::path::Path;
 
 use quorate_core::reason::{Code, Reason};
 
+use crate::causes::chain;
+
 /// The trouble of the host behind an error; none if the operating system has no part in it.
 pub fn trouble(error: &(dyn Error + 'static)) -> Option<Reason> {
     let mut cause = Some(error);
@@ -65,17 +67,6 @@ pub fn last_words(words: &str, place: &str) -> Option<Reason> {
         _ => return None,
     };
     Some(Reason::new(code).place(place))
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! One folder per adapter, each with its own `Error`. Nothing here decides anything: no loop over federations, no
 //! membership rule. Site names are `&str` and member ids `u64`, as etcd and the certificates have them.
 
+pub mod causes;
 pub mod clock;
 pub mod drain;
 pub mod durable;

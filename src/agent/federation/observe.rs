@@ -29,7 +29,7 @@ const SAMPLE_CALM_MS: u64 = 1_500;
 pub(super) const PROBE_BUSY_MS: u64 = 1_000;
 const PROBE_CALM_MS: u64 = 15_000;
 /// A probe that took longer is a miss: three of them must fit into the 5 s of `alive`.
-pub(super) const PROBE_LIMIT: Duration = Duration::from_millis(1_500);
+const PROBE_LIMIT: Duration = Duration::from_millis(1_500);
 /// How long a sample may take; older ones would make a living agent look silent.
 const LIST_LIMIT: Duration = Duration::from_secs(2);
 /// The age of a link beyond this says nothing more, and a number that always grows would be a change each second.
@@ -281,6 +281,13 @@ impl<W: World> Federation<W> {
         }
     }
 
+    /// How long a probe of a member may take. A new connection and the question take four round trips: a far member answers
+    /// later, not worse.
+    pub(super) fn probe_limit(&self, site: &SiteName) -> Duration {
+        let far_us = self.ports.peers.round_trip(site).map_or(0, |distance| distance.rtt_us);
+        PROBE_LIMIT + Duration::from_micros(u64::from(far_us) * 4).min(PROBE_LIMIT)
+    }
+
     fn peer_links(&self) -> Vec<PeerLink> {
         let row = |site: SiteName| {
             let Distance { rtt_us, least_us } = self.ports.peers.round_trip(&site)?;
@@ -374,9 +381,7 @@ impl<W: World> Federation<W> {
                 continue;
             }
             let etcd = Arc::clone(&self.ports.etcd);
-            // A new connection and the question take four round trips: a far member answers later, not worse.
-            let far_us = self.ports.peers.round_trip(&target.site).map_or(0, |distance| distance.rtt_us);
-            let limit = PROBE_LIMIT + Duration::from_micros(u64::from(far_us) * 4).min(PROBE_LIMIT);
+            let limit = self.probe_limit(&target.site);
             self.spawn(async move {
                 let rtt_us = tokio::time::timeout(limit, etcd.probe(&target)).await.ok().flatten();
                 Event::Probed { member: target.member, rtt_us }

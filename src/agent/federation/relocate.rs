@@ -3,16 +3,15 @@
 //! [`quorate_core::membership::address`] and by the runtime; the listening changes with planned restarts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use quorate_core::federation::member::IncarnationState;
 use quorate_core::federation::observed::Reached;
 use quorate_core::federation::view::View;
 use quorate_core::id::{MemberId, PeerUrl, SiteName, Slot};
 
-use super::observe::{PROBE_BUSY_MS, PROBE_LIMIT, Row};
+use super::observe::{PROBE_BUSY_MS, Row};
 use super::{Event, Federation};
-use crate::ports::{Etcd as _, Peers as _, Runtime as _, Serving, Target, World};
+use crate::ports::{Etcd as _, Runtime as _, Serving, Target, World};
 
 /// What is tried.
 const PEER_URL: &str = "peer URL";
@@ -73,8 +72,7 @@ impl<W: World> Federation<W> {
             if !row.begin(now, PROBE_BUSY_MS) {
                 continue;
             }
-            let far_us = self.ports.peers.round_trip(&site).map_or(0, |distance| distance.rtt_us);
-            let limit = PROBE_LIMIT + Duration::from_micros(u64::from(far_us) * 4).min(PROBE_LIMIT);
+            let limit = self.probe_limit(&site);
             let target = Target { uid, site, member, peer_url, cluster };
             let etcd = Arc::clone(&self.ports.etcd);
             self.spawn(async move {

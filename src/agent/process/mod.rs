@@ -16,7 +16,7 @@ use quorate_api::config::SiteConfig;
 use quorate_api::document::format;
 use quorate_api::member::member_client::MemberClient;
 use quorate_api::member::{GrantRequest, StopRequest};
-use quorate_core::federation::member::{DirFacts, Grant, IncarnationState, MemberReport, Process};
+use quorate_core::federation::member::{DirFacts, Grant, IncarnationState, MemberReport};
 use quorate_core::id::{FederationKey, IncarnationId, PeerUrl, Slot, Uid};
 use quorate_core::reason::{Code, Reason};
 use quorate_link::clock::Clock;
@@ -166,7 +166,7 @@ impl Shared {
         {
             let mut slots = self.lock();
             let Some(state) = slots.get_mut(slot) else { return };
-            let next = report.unwrap_or_else(|| unknown(slot));
+            let next = report.unwrap_or_else(|| MemberReport::unknown(slot.clone()));
             if state.report == next {
                 return;
             }
@@ -188,7 +188,10 @@ impl Shared {
         let text = fault.to_string();
         let reason = fault.trouble.unwrap_or_else(|| Reason::new(Code::HostFault).place(text));
         let reason = reason.site(&slot.site);
-        self.report(slot, Some(MemberReport { hindered: Some(reason), ..unknown(slot) }));
+        self.report(
+            slot,
+            Some(MemberReport { hindered: Some(reason), ..MemberReport::unknown(slot.clone()) }),
+        );
     }
 
     /// Takes note of the process that works on a slot.
@@ -226,21 +229,6 @@ fn lasts(path: &Path) -> bool {
     let life = validity.not_after.duration_since(validity.not_before).unwrap_or_default();
     let left = validity.not_after.duration_since(Clock::wall()).unwrap_or_default();
     left > DAY.min(life / 4)
-}
-
-fn unknown(slot: &Slot) -> MemberReport {
-    MemberReport {
-        slot: slot.clone(),
-        incarnation: None,
-        dir: None,
-        process: Process::Unknown,
-        pid: None,
-        starts: 0,
-        options: None,
-        last_words: None,
-        archived: Vec::new(),
-        hindered: None,
-    }
 }
 
 /// A removed incarnation whose directory is in the archive is not here any more.
@@ -296,7 +284,7 @@ impl Runtime for ProcessRuntime {
         let drain = self.drain.child();
         let state = State {
             uid: wanted.uid,
-            report: unknown(&wanted.slot),
+            report: MemberReport::unknown(wanted.slot.clone()),
             channel,
             certificates: None,
             process: None,

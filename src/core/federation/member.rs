@@ -220,3 +220,21 @@ pub struct MemberReport {
     #[serde(default)]
     pub hindered: Option<Reason>,
 }
+
+impl MemberReport {
+    /// Of a slot of which nothing is known yet.
+    pub const fn unknown(slot: Slot) -> Self {
+        Self {
+            slot,
+            incarnation: None,
+            dir: None,
+            process: Process::Unknown,
+            pid: None,
+            starts: 0,
+            options: None,
+            last_words: None,
+            archived: Vec::new(),
+            hindered: None,
+        }
+    }
+}

@@ -17,6 +17,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SignatureScheme};
 
 use super::{crypto, pem};
+use crate::causes::chain;
 use crate::drain::Drain;
 use crate::identity::{self, Identity, Validity};
 use crate::pki::{Pair, TrustFolder};
@@ -312,16 +313,4 @@ fn load_site(path: &Path, old: Option<&Arc<SiteTrust>>) -> Result<Arc<SiteTrust>
 fn same_sites(one: &Sites, two: &Sites) -> bool {
     one.len() == two.len()
         && one.iter().zip(two).all(|(one, two)| one.0 == two.0 && Arc::ptr_eq(one.1, two.1))
-}
-
-/// An error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

@@ -16,6 +16,7 @@ use quorate_core::federation::member::{DirFacts, EtcdOptions, Incarnation, Membe
 use quorate_core::id::{ClusterId, IncarnationId, MemberId};
 use quorate_core::joiner::{self, Joiner};
 use quorate_core::reason::{Code, Reason};
+use quorate_link::causes::chain;
 use quorate_link::clock::Clock;
 use quorate_link::drain::Drain;
 use quorate_link::etcd::ClientPort;
@@ -198,18 +199,7 @@ impl Supervisor {
         queue: mpsc::Receiver<Request>,
     ) -> (Self, channel::Receiver<MemberReport>) {
         let volume = Volume::new(options.volume.clone(), options.outside_mark.clone());
-        let (report, reader) = channel::channel(MemberReport {
-            slot: options.slot.clone(),
-            incarnation: None,
-            dir: None,
-            process: Process::Unknown,
-            pid: None,
-            starts: 0,
-            options: None,
-            last_words: None,
-            archived: Vec::new(),
-            hindered: None,
-        });
+        let (report, reader) = channel::channel(MemberReport::unknown(options.slot.clone()));
         let supervisor = Self {
             logs: Logs::new(volume.etcd_log()),
             options,
@@ -620,16 +610,4 @@ fn log_folder(volume: &Volume) -> Option<(u64, u64)> {
 /// What an error says of the host.
 fn trouble(error: &(dyn std::error::Error + 'static)) -> Reason {
     host::trouble(error).unwrap_or_else(|| Reason::new(Code::HostFault).place(chain(error)))
-}
-
-/// An error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

@@ -48,15 +48,8 @@ fn of_clusters(clusters: &[String]) -> Arc<Manifest> {
 /// A supervisor that has nothing yet.
 pub(super) fn waiting(slot: &Slot) -> MemberReport {
     MemberReport {
-        slot: slot.clone(),
-        incarnation: None,
         dir: Some(DirFacts::Empty),
         process: Process::AwaitingGrant,
-        pid: None,
-        starts: 0,
-        options: None,
-        last_words: None,
-        archived: Vec::new(),
-        hindered: None,
+        ..MemberReport::unknown(slot.clone())
     }
 }

@@ -1,12 +1,13 @@
 //! What stands against taking over an etcd, from what was seen of it. Pure.
 
+use quorate_agent::etcd::words::{self, version};
 use quorate_api::config::SiteConfig;
 use quorate_api::manifest::Manifest;
 use quorate_core::adopt::{self, Foreign};
-use quorate_core::federation::observed::{ListedMember, MemberList, Status, Version};
+use quorate_core::federation::observed::{MemberList, Status};
 use quorate_core::federation::spec::AdoptSpec;
 use quorate_core::federation::view::MAX_LAG;
-use quorate_core::id::{ClusterId, FederationKey, Index, MemberId, PeerUrl, Revision, SiteName, Term};
+use quorate_core::id::{ClusterId, FederationKey, SiteName};
 use serde::Serialize;
 
 use super::look::{Facts, Found, PeerAnswer, Seen};
@@ -104,7 +105,8 @@ pub(super) fn checks(facts: &Facts, key: &FederationKey, site: &SiteName, ca_key
 
 /// The same obstacles that the agent looks for before it takes anything over.
 fn cluster(seen: &Seen, key: &FederationKey, site: &SiteName) -> Vec<Check> {
-    let statuses: Vec<Status> = seen.members.iter().filter_map(|m| m.status.as_ref()).map(status).collect();
+    let statuses = seen.members.iter().filter_map(|m| m.status.as_ref());
+    let statuses: Vec<Status> = statuses.map(|s| words::status(s, None, true)).collect();
     let list = list(seen);
     let adopt = AdoptSpec {
         cluster: site.clone(),
@@ -273,39 +275,5 @@ pub(super) fn members(seen: &Seen) -> Vec<Member> {
 
 /// The list as the agents will read it.
 pub(super) fn list(seen: &Seen) -> MemberList {
-    let listed = |m: &Found| ListedMember {
-        id: MemberId(m.listed.id),
-        name: m.listed.name.as_str().into(),
-        peer_url: PeerUrl(m.listed.peer_urls.join(",").into()),
-        learner: m.listed.is_learner,
-    };
-    MemberList::new(seen.members.iter().map(listed).collect())
-}
-
-/// A status in core's words.
-fn status(s: &quorate_link::etcd::client::Status) -> Status {
-    Status {
-        cluster: ClusterId(s.header.cluster_id),
-        member: MemberId(s.header.member_id),
-        leader: (s.leader != 0).then_some(MemberId(s.leader)),
-        term: Term(s.header.raft_term),
-        index: Index(s.raft_index),
-        applied: Index(s.applied_index),
-        revision: Revision(s.header.revision),
-        db_size: u64::try_from(s.db_size).unwrap_or(0),
-        version: version(&s.version),
-        learner: s.is_learner,
-        alarm: false,
-        faulty: false,
-        list: None,
-        ready: true,
-        downgrading: s.downgrade_to.is_some(),
-    }
-}
-
-/// `3.6.16` in numbers.
-pub(super) fn version(text: &str) -> Version {
-    let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
-    let mut next = || numbers.next().unwrap_or(0);
-    Version { major: next(), minor: next(), patch: next() }
+    words::members(seen.members.iter().map(|m| &m.listed))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use quorate_api::config::SiteConfig;
 use quorate_core::doctor::{Binary, Disk, File, Host, PeerPort};
 use quorate_core::report::FederationReport;
+use quorate_link::causes::chain;
 use quorate_link::clock::{Clock, seconds};
 use quorate_link::etcd::peer_port;
 use quorate_link::pki::{self, Pair};
@@ -166,17 +167,6 @@ async fn probe(state_dir: &Path, report: &FederationReport) -> Vec<PeerPort> {
         }
     });
     futures::future::join_all(looks).await
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]
