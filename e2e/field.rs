@@ -228,6 +228,23 @@ impl Field {
         self.mesh.sites.iter().try_for_each(|site| site.apply(FEDERATION, manifest))
     }
 
+    /// Writes another domain and port for the peers of a site into its configuration, and makes the new name of its member
+    /// known everywhere. An agent that starts afterwards goes by it.
+    pub fn readdress(&self, name: &str, domain: &str, port: u16) -> Result<()> {
+        let site = self.site(name)?;
+        for other in &self.mesh.sites {
+            let mut hosts = std::fs::read_to_string(other.hosts())?;
+            writeln!(hosts, "{} {FEDERATION}-{name}-0.{domain}", site.address)?;
+            // In place: the file is mounted.
+            std::fs::write(other.hosts(), hosts)?;
+        }
+        let config = std::fs::read_to_string(site.config())?;
+        let old = config.lines().find(|line| line.starts_with("peerDomain:")).context("no peerDomain")?;
+        let config = config.replace(old, &format!("peerDomain: {domain}\nports: {{peer: {port}}}"));
+        std::fs::write(site.config(), config)?;
+        Ok(())
+    }
+
     /// A site by name.
     pub fn site(&self, name: &str) -> Result<&Site> {
         self.mesh.site(name)

@@ -28,15 +28,20 @@ pub enum Traffic {
     Mesh,
     /// Only what etcds say to each other, and the probes of their peer ports.
     Peer,
+    /// Only what goes to this TCP port, and the answers.
+    Port(u16),
 }
 
 impl Traffic {
-    fn filter(self) -> &'static [&'static str] {
+    /// As words of iptables, each with a space before it.
+    fn filter(self) -> String {
+        // Of either direction: requests and answers.
+        let of = |ports: &str| format!(" -p tcp -m multiport --ports {ports}");
         match self {
-            Self::All => &[],
-            // Of either direction: requests and answers.
-            Self::Mesh => &["-p", "tcp", "-m", "multiport", "--ports", "8443"],
-            Self::Peer => &["-p", "tcp", "-m", "multiport", "--ports", PEER_PORTS],
+            Self::All => String::new(),
+            Self::Mesh => of("8443"),
+            Self::Peer => of(PEER_PORTS),
+            Self::Port(port) => of(&port.to_string()),
         }
     }
 }
@@ -127,12 +132,7 @@ impl Net {
 
     /// Of this traffic, nothing that `from` sends arrives at `to` any more.
     pub fn cut_one_way(&self, from: &str, to: &str, traffic: Traffic) -> Result<()> {
-        let mut rule = format!("iptables -w -A INPUT -s {}", self.address(from)?);
-        for word in traffic.filter() {
-            rule.push(' ');
-            rule.push_str(word);
-        }
-        rule.push_str(" -j DROP");
+        let rule = format!("iptables -w -A INPUT -s {}{} -j DROP", self.address(from)?, traffic.filter());
         run(&self.path(to)?, &rule)
     }
 

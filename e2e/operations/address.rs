@@ -1,7 +1,5 @@
 //! A voter gets another peer URL: served beside the old one, reached by everybody, listed, and then the old one is gone.
 
-use std::fmt::Write as _;
-
 use anyhow::{Context as _, Result, ensure};
 use quorate_cli::demo::process::Kind;
 use quorate_e2e::field::FEDERATION;
@@ -36,7 +34,7 @@ fn change(minor: Minor, of_leader: bool) -> Result<Outcome> {
         let (slot, members, begun) = (format!("{site}-0"), course.field.members(), course.now());
         let id = course.id(&slot)?;
         course.mark();
-        course.configure(&site)?;
+        course.field.readdress(&site, DOMAIN, PORT)?;
         // Another address takes a restart of the agent, which its member does not notice.
         let etcds = course.field.etcds();
         course.kill_agents(&[&site]).await?;
@@ -70,22 +68,4 @@ fn change(minor: Minor, of_leader: bool) -> Result<Outcome> {
         course.writes().await?;
         course.end_between(&SITES, &SLOTS, 0, 1).await
     })
-}
-
-impl Course {
-    /// Writes another domain and port into the configuration of a site, and makes the new name known everywhere.
-    fn configure(&self, name: &str) -> Result<()> {
-        let site = self.field.site(name)?;
-        for other in &self.field.mesh.sites {
-            let mut hosts = std::fs::read_to_string(other.hosts())?;
-            writeln!(hosts, "{} {FEDERATION}-{name}-0.{DOMAIN}", site.address)?;
-            // In place: the file is mounted.
-            std::fs::write(other.hosts(), hosts)?;
-        }
-        let config = std::fs::read_to_string(site.config())?;
-        let old = config.lines().find(|line| line.starts_with("peerDomain:")).context("no peerDomain")?;
-        let config = config.replace(old, &format!("peerDomain: {DOMAIN}\nports: {{peer: {PORT}}}"));
-        std::fs::write(site.config(), config)?;
-        Ok(())
-    }
 }

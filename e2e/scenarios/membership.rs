@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use quorate_cli::demo::mesh::NAMESPACE;
-use quorate_cli::demo::process::Kind;
+use quorate_cli::demo::process::{Kind, Process};
 use quorate_cli::demo::socket;
 use quorate_cli::demo::watch::member_ids;
 use quorate_e2e::field::FEDERATION;
@@ -32,6 +32,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "s28_add_while_one_of_three_is_down", minors: ALL, short: None, run: s28 },
     Case { name: "s29_live_member_replaced", minors: ALL, short: None, run: s29 },
     Case { name: "s30_stuck_in_an_even_state", minors: ALL, short: None, run: s30 },
+    Case { name: "s32_peer_url_changes", minors: ALL, short: None, run: s32 },
     Case { name: "s37_more_than_one_learner", minors: ALL, short: None, run: s37 },
 ];
 
@@ -556,6 +557,65 @@ fn s30(minor: Minor) -> Result<Outcome> {
         let archive = stage.archive("south")?;
         ensure!(archive.iter().any(|name| name.starts_with(&format!("removed-{new}"))), "{archive:?}");
         stage.end(&SWAPPED, 0).await
+    })
+}
+
+/// S32: etcd keeps the old URL of a member that moved, and cannot reach it. quorate serves both, and lets nobody list a URL
+/// that one voter does not reach.
+fn s32(minor: Minor) -> Result<Outcome> {
+    const DOMAIN: &str = "new.quorate.test";
+    const PORT: u16 = 2680;
+    on_raw(minor, |raw| async move {
+        raw.cluster(3).await?;
+        let (id, url) = (raw.id(3).await?, Raw::url(3).replace("2380", &PORT.to_string()));
+        raw.kill(3).await?;
+        let moved = ["listen-peer-urls", "initial-advertise-peer-urls"].map(|flag| format!("--{flag}={url}"));
+        raw.start_with(3, "existing", "raw", &[1, 2, 3], &moved.each_ref().map(String::as_str))?;
+        raw.healthy(&[1, 2, 3]).await?;
+        let listed = async || -> Result<Vec<String>> {
+            let list = raw.client(1).await?.member_list(true).await?.members;
+            Ok(list.into_iter().find(|member| member.id == id).context("m3 is not listed")?.peer_urls)
+        };
+        ensure!(listed().await? == [Raw::url(3)], "etcd lists the new URL by itself");
+        let unreached =
+            format!("dial tcp {}: connect: connection refused", Raw::url(3).replace("https://", ""));
+        ensure!(raw.log(1).contains(&unreached), "m1 does not miss m3:\n{}", raw.log(1));
+        raw.client(1).await?.member_update(id, &url).await?;
+        ensure!(listed().await? == [url], "the update is not listed");
+        Ok(())
+    })?;
+    on_sites(minor, &THREE, &[], |field| async move {
+        let stage = Stage::raise(field, &THREE).await?;
+        let [leader, moved, third] = stage.cast().await?;
+        let (members, before) = (stage.field.members(), stage.witness.calls().await);
+        let id = stage.member(&moved)?;
+        stage.field.net()?.cut_one_way(&third, &moved, Traffic::Port(PORT))?;
+        stage.kill_all(&moved, Kind::Agent).await?;
+        stage.field.readdress(&moved, DOMAIN, PORT)?;
+        stage.field.watch.from_now();
+        stage.start(&moved).await?;
+        stage.said(&["I16 UpdateUnproven", &id, &moved]).await?;
+        let both = format!("https://{}:{PORT}", stage.field.site(&moved)?.address);
+        let serves = |etcd: &Process| etcd.flag("listen-peer-urls").unwrap_or_default().to_owned();
+        let now = serves(&stage.etcd(&moved).await?);
+        ensure!(now.contains(":2380") && now.contains(&both), "it serves {now}");
+        stage.writes().await?;
+        stage.witness.stays_untouched(&before, QUIET).await?;
+        stage.field.net()?.heal()?;
+        stage
+            .for_a("etcd on the new port alone", || {
+                Ok(stage.etcds(&moved).first().is_some_and(|etcd| serves(etcd) == both).then_some(()))
+            })
+            .await?;
+        stage.settled(&THREE).await?;
+        ensure!(stage.field.members() == members, "members were replaced");
+        let calls = stage.witness.calls().await.since(&before);
+        ensure!(calls.answered("MemberUpdate", "OK") == 1, "{calls:?}");
+        let list = stage.client(&leader).await?.member_list(true).await?.members;
+        let url = format!("https://{FEDERATION}-{moved}-0.{DOMAIN}:{PORT}");
+        let listed = list.iter().find(|member| format!("{:x}", member.id) == id).context("not listed")?;
+        ensure!(listed.peer_urls == [url], "it is listed at {:?}", listed.peer_urls);
+        stage.end(&THREE, 0).await
     })
 }
 
